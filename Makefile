@@ -1,4 +1,4 @@
-# make demo: from nothing to the answer    make test: everything CI runs    make help: all targets
+# make demo: from nothing to the answer    make test: lint and the tests    make help: all targets
 # the first that runs, is new enough and can make environments (Debian's cannot without python3-venv); a name alone proves
 # nothing: pyenv has one for each version, and runs the chosen one only
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3 python $(wildcard $(HOME)/.pyenv/versions/3.1[1-4].*/bin/python)
@@ -23,7 +23,7 @@ export PYTEST_DEBUG_TEMPROOT ?= $(shell [ "$$(df --output=avail /dev/shm 2>&1 | 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint quick-tests all-tests dist test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean mutants
+.PHONY: help demo check test lint quick-tests tests thorough costs dist test-wheel test-plain compat bench stress fuzz fuzz-replay picture docs reference clean mutants
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -60,16 +60,24 @@ reference: $(VENV)/.installed ## regenerate the pages of docs/ that are generate
 	$(BIN)/python docs/run_directory.py
 
 quick-tests: $(VENV)/.test
-	+$(PYTEST) -m 'not job and not long and not stress'
+	+$(PYTEST) -m 'not job and not long and not thorough and not stress'
 
 check: $(VENV)/.test ## lint and the quick tests, which start no job
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync quick-tests lint
 
-all-tests: $(VENV)/.test
-	+$(PYTEST) -m 'not stress'
+tests: $(VENV)/.test
+	+$(PYTEST) -m 'not thorough and not stress'
 
-test: $(VENV)/.test ## lint and all tests
-	@$(MAKE) --no-print-directory --jobs=2 all-tests lint
+test: $(VENV)/.test ## lint and the tests: of those that cost much, some forms or none
+	@$(MAKE) --no-print-directory --jobs=2 tests lint
+
+thorough: $(VENV)/.test ## the tests and forms of tests that make test leaves to CI: tests/thorough.txt
+	+$(PYTEST) -m 'thorough and not stress'
+
+costs: $(VENV)/.test ## measure what tests cost, and choose those that make test leaves to CI
+	rm -rf build/costs && mkdir -p build/costs
+	+TEST_COSTS=$(CURDIR)/build/costs $(PYTEST) -m 'not stress'
+	PYTHONPATH=tests $(BIN)/python -m support.costs build/costs
 
 dist: $(VENV)/.dist ## build the release files in dist/: an sdist, and wheels for Linux and for other systems
 	$(BIN)/python docs/release.py

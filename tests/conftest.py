@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support import forked, perfetto, rewritten
+from support import costs, forked, perfetto, rewritten
 from support import shown_demo as shown_demos
 from support.hooked import make_hooked
 from support.jobs import EXAMPLES, SCRIPTS, merged, record_run, torchrun
@@ -57,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("job")
         if item.get_closest_marker("stress"):
             item.add_marker(pytest.mark.timeout(0))
+    costs.leave_to_ci(items)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if folder := os.environ.get(costs.FOLDER):
+        config.pluginmanager.register(costs.Costs(folder))
 
 
 class Imported:

@@ -45,6 +45,7 @@ def _together(done: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(done.args, done.returncode, done.stderr + done.stdout)
 
 
+@pytest.mark.core
 @pytest.mark.job
 def test_the_page_can_be_followed(folder, shown_demo):
     """The demo was run before."""

@@ -60,6 +60,7 @@ def steps_of(out: Path, rank: int) -> pl.DataFrame:
     return pl.read_parquet(out / f"rank{rank:05d}" / STEPS.file)
 
 
+@pytest.mark.core
 @pytest.mark.job
 @needs("transformers")
 def test_the_trainer_of_transformers_is_recorded_from_outside(tmp_path):

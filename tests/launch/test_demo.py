@@ -46,6 +46,7 @@ def environ() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.mark.core
 @pytest.mark.job
 def test_the_demo_names_rank_and_layer_whatever_another_job_left_in_the_shell(shown_demo, capsys):
     done = printed(shown_demo)

@@ -30,6 +30,7 @@ from support.rank_traces import slice_of, write_run
 SHORT = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=0")
 
 
+@pytest.mark.core
 @pytest.mark.job
 def test_a_job_ends_with_the_answer_and_the_next_commands(tmp_path):
     out = tmp_path / "run"

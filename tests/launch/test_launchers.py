@@ -68,6 +68,7 @@ def test_the_table_names_what_is_tested():
     assert documented() == [*CASES]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("command", "real"), [
     *((command, False) for command in FORKED),
     *(pytest.param(command, True, marks=pytest.mark.stress) for command in CASES)])

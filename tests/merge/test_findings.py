@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 import distprof
 from distprof.merge.text.findings import LONGEST, MOST, findings_data
 from support.jobs import called
@@ -12,6 +14,7 @@ MOST_CHARACTERS = 16_000
 """Some 4,000 tokens."""
 
 
+@pytest.mark.core
 def test_a_late_rank_comes_with_its_evidence(two_late_ranks):
     found = json.loads(called("findings", "--json", two_late_ranks).stdout)
     late = [one for one in found["findings"] if "cause" in one]

@@ -87,7 +87,7 @@ def serve(listener: socket.socket, owner: int) -> Request | None:
     Returns:
         In each forked process, the request to run; in the server None, at its end.
     """
-    running: dict[int, tuple[int, socket.socket]] = {}
+    running: dict[int, tuple[int, socket.socket, Request]] = {}
     waiting = select.poll()
     waiting.register(listener)
     waiting.register(owner)
@@ -103,7 +103,7 @@ def serve(listener: socket.socket, owner: int) -> Request | None:
             request, files = Request.received(connection)
             child = os.fork()
             if not child:
-                others = [listener, connection, *(to for _, to in running.values())]
+                others = [listener, connection, *(to for _, to, _ in running.values())]
                 _keep(files, request.numbers, above=max(owner, *running, *(one.fileno() for one in others), 2))
                 for one in others:
                     one.detach()
@@ -111,7 +111,7 @@ def serve(listener: socket.socket, owner: int) -> Request | None:
             for one in files:
                 os.close(one)
             ended = os.pidfd_open(child)
-            running[ended] = child, connection
+            running[ended] = child, connection, request
             waiting.register(ended, select.POLLIN)
             _tell(connection, child)
 
@@ -126,8 +126,13 @@ def _keep(files: list[int], numbers: list[int], above: int) -> None:
     os.closerange(begin, max(copies) + 1)
 
 
-def _tell_end(file: int, child: int, connection: socket.socket) -> None:
-    _tell(connection, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+def _tell_end(file: int, child: int, connection: socket.socket, request: Request) -> None:
+    _, status, used = os.wait4(child, 0)
+    if "TEST_COSTS" in request.environ:
+        from support import costs  # it imports pytest, which no job is to have
+
+        costs.write_job(request.environ, used.ru_utime + used.ru_stime)
+    _tell(connection, os.waitstatus_to_exitcode(status))
     connection.close()
     os.close(file)
 

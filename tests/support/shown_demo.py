@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.
           "DISTPROF_RANKS": "0", "DISTPROF_DISABLE": "1"}
 """Environment variables that another job in the same shell may have left."""
 PRINTED = "printed.json"
+ATTEMPTS = 3
 
 
 def demo(folder: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -28,9 +30,16 @@ def demo(folder: Path, *arguments: object, **environ: str) -> subprocess.Complet
 
 
 def record(folder: Path) -> None:
-    """Creates a folder, runs the command in it with `OTHERS` in the environment, and stores its output."""
-    folder.mkdir()
-    done = demo(folder, "--out", OUT, **OTHERS)
+    """Creates a folder, runs the command in it with `OTHERS` in the environment, and stores its output.
+
+    On a machine that is so busy that some steps do not show the late rank, it is run again.
+    """
+    for _ in range(ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        done = demo(folder, "--out", OUT, **OTHERS)
+        if "delays every step" in done.stdout:
+            break
     (folder / PRINTED).write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
 
 

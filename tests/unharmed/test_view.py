@@ -245,6 +245,7 @@ print(*re.findall(r"^(?:RssAnon|Threads):\\s+(\\d+)", open("/proc/self/status").
 """
 
 
+@pytest.mark.core
 @pytest.mark.job
 def test_after_the_last_pass_at_most_ten_megabytes_and_a_thread_stay(tmp_path):
     """In Pythons that start: the modules of a forked one would be there before."""

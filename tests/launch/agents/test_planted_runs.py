@@ -36,6 +36,7 @@ def test_the_demo_is_explained_down_to_the_line(shown_demo):
     assert found.line is not None and found.line.startswith("demo.py:")
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("name", [
     name if name in USUAL else pytest.param(name, marks=pytest.mark.stress) for name in RUNS])
 def test_planted_runs_are_explained(tmp_path: Path, name: str) -> None:

@@ -51,6 +51,7 @@ def told_of(folder: Path, planted: Planted) -> tuple[Told, str, int]:
     return told, job.said, job.process.returncode
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("how", ["lock", "stopped"])
 def test_a_hang_is_told_while_it_hangs(tmp_path, how):
     told, said, _ = told_of(tmp_path, (how, 2, 1))

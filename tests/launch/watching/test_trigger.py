@@ -59,6 +59,7 @@ def of_rank(folder: Path, rank: int, name: str) -> pl.DataFrame:
     return pl.read_parquet(folder / f"rank{rank:05d}" / f"{name}.parquet")
 
 
+@pytest.mark.core
 @pytest.mark.job
 def test_all_ranks_record_the_same_steps_of_a_running_job(tmp_path):
     with job(tmp_path, slow_from=0) as (run, ranks):

@@ -47,6 +47,7 @@ def metrics(port: int) -> bytes:
         return answer.read()
 
 
+@pytest.mark.core
 def test_a_rank_that_becomes_slow_is_told_while_the_job_runs_and_named_at_its_end(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     run, port = tmp_path / "run", free_port()

@@ -32,6 +32,7 @@ def is_right(kind: str, slow: int, said: dict | None) -> bool:
         slow - (1 if kind in NEAR else 0) <= said["line"] <= slow)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["dataset", pytest.param("regex", marks=pytest.mark.stress)])
 def test_the_line_is_named(tmp_path, kind):
     """A busy machine may make the other rank late, and not let this one be called so; the line is seen all the same."""

@@ -132,6 +132,7 @@ def by_tables(run: Path) -> Analysis:
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows)
 
 
+@pytest.mark.core
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", [pytest.param((1, 6, 8), marks=pytest.mark.stress), (2, 3, 8)])
 def test_a_slow_host_is_one_finding(jobs, tmp_path, sizes):

@@ -212,6 +212,7 @@ def tally_of_loops(seeds: range, folder: Path) -> LoopTally:
     return tally
 
 
+@pytest.mark.core
 def test_in_training_loops_the_place_is_named_and_nobody_else(tmp_path):
     """Gradients are accumulated, the script works between the parts of a step, and most steps have no timeline."""
     tally = tally_of_loops(range(12), tmp_path / "run")

@@ -228,6 +228,7 @@ def test_counters_stand_in_a_process_of_their_own_above_the_ranks(run, answer):
     assert order[pid] < min(index for other, index in order.items() if other != pid)
 
 
+@pytest.mark.core
 def test_what_comms_says_of_the_job(run, rows):
     """The two late ranks with their causes; and what is said of waits and steps agrees with the tables."""
     found = json.loads(distprof("comms", "--json", run).stdout)

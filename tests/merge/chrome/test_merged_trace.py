@@ -60,6 +60,7 @@ def test_perfetto_imports_it_without_any_error(answer):
     assert answer.results[0] == []
 
 
+@pytest.mark.core
 def test_every_slice_that_a_rank_recorded_is_there(run, answer):
     shown = {rank_of(row["process"]): row["n"] for row in answer.results[1]}
     wanted = {rank: sum(event["ph"] == "X" for event in recorded(path)["traceEvents"])

@@ -44,6 +44,7 @@ def fails(run: Path, *words: str, code: int = 1) -> None:
     assert not (run / "merged").exists() and not list(run.glob(".*"))
 
 
+@pytest.mark.core
 def test_a_missing_rank_is_said_and_the_others_are_merged(run):
     shutil.rmtree(run / "rank00002")
     done = distprof("merge", run)

@@ -36,6 +36,7 @@ def jobs(draw) -> PipelinedJob:
                         seed=draw(st.integers(0, 2**32 - 1)))
 
 
+@pytest.mark.core
 @settings(max_examples=settings.default.max_examples // 4)
 @given(job=jobs(), clocks_ns=st.sampled_from((0, 50_000, 10**9)), is_known=st.booleans())
 def test_totals_and_counts(job, clocks_ns, is_known):

@@ -113,6 +113,7 @@ def printed(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.core
 @pytest.mark.long
 def test_every_number_that_is_called_a_step_time_is_equal(run):
     """Over all outputs, texts and data."""

@@ -19,6 +19,7 @@ PLAN = ("--steps", "wait=1,count=1,time=1,trace=2,arrivals=2")
 FAILED = "ValueError in the script: bad sample 17 (fails_once.py:20)"
 
 
+@pytest.mark.core
 def test_attempts_are_kept_apart_and_the_last_is_shown(tmp_path):
     out = tmp_path / "run"
     done = distprof("run", "--out", out, "--nproc-per-node", 2, "--max-restarts", 1, *PLAN,
