@@ -102,7 +102,8 @@ class RankState(msgspec.Struct, kw_only=True):
     step_ns: float | None
     """Mean of the steps of the last 10 s."""
     waiting_ratio: float | None
-    """Share of a step in which it waits for others; null where no step was sampled."""
+    """Share of a step in which it waits in collectives, for others or for data to move; null where no step was
+    sampled."""
     data_ns: float | None
     forward_ns: float | None
     backward_ns: float | None
