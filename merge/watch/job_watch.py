@@ -107,7 +107,7 @@ class JobWatch:
 
     def _note(self, found: list[WatchFinding], typical_ns: float) -> None:
         newest = max((one.end_ns for one in self._last.values()), default=0)
-        self._register.update(found, newest, self._grid.frontier(), together_steps(typical_ns))
+        self._register.update(found, newest, self._grid.frontier() - 1, together_steps(typical_ns))
 
     def state(self, now_ns: int, *, run_id: str, running: bool) -> WatchState:
         """Returns the current state of the job.
@@ -119,7 +119,7 @@ class JobWatch:
         """
         findings = self.findings()
         if running:
-            self._register.update([*_living(findings), *self._stopped(now_ns)], now_ns, self._grid.frontier(), 1e9)
+            self._register.update([*_living(findings), *self._stopped(now_ns)], now_ns, self._grid.frontier() - 1, 1e9)
         known = [one for one in self._last.values() if one.first is not None]
         num_steps = min((one.last_step + 1 for one in known), default=0)
         ratio, place = waiting(self._sampled), {rank: number for number, rank in enumerate(self._grid.ranks)}

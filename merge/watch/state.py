@@ -44,7 +44,7 @@ class Register:
         Args:
             found: The findings of this search, with empty ids.
             now_ns: Current time of the job, in ns since the epoch.
-            last_step: The step at which findings that were not found for long are said to have ended.
+            last_step: The last step that all ranks ended. Findings that were not found for long ended with it.
             near_steps: Findings of the same kind and rank are the same if their onsets are no more steps apart.
         """
         taken: set[str] = set()
@@ -67,7 +67,7 @@ class Register:
                 self.findings.remove(old)
         for place, old in enumerate(self.findings):
             if old.id not in taken and old.until_step is None and now_ns - self._seen_ns[old.id] > GONE_NS:
-                self.findings[place] = msgspec.structs.replace(old, until_step=last_step)
+                self.findings[place] = msgspec.structs.replace(old, until_step=max(last_step, old.onset_step))
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id

@@ -277,3 +277,15 @@ def test_a_rank_may_join_later() -> None:
         watch.add(rank, ranks.new(rank, ranks.end_ns))
     assert watch.findings() == []
     assert [one.host for one in watch.state(BEGAN_NS, run_id="x", running=False).ranks] == ["a", "b"]
+
+
+def test_what_is_over_ended_with_a_step_that_all_ranks_took() -> None:
+    """Rank 3, whose rows came 40 s late, had stopped; `num_steps` is the number of the step after that one."""
+    ranks, watch = Ranks(play(Job(num_steps=400, step_ns=SLOW))), JobWatch(dict.fromkeys(range(4), "a"))
+    for now_s in range(4, 160, 4):
+        for rank in range(3 if 40 < now_s < 80 else 4):
+            watch.add(rank, ranks.new(rank, now_s * 1e9))
+        state = watch.state(int(BEGAN_NS + now_s * 1e9), run_id="x", running=True)
+        if state.findings and state.findings[0].until_step is not None:
+            break
+    assert [(one.kind, one.ranks, one.until_step) for one in state.findings] == [("stopped", [3], state.num_steps - 1)]
