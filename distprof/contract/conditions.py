@@ -7,8 +7,9 @@ and, where there are several of them on a host, by which: `psi_memory`, `disk_wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -18,6 +19,8 @@ MARK = b"dpC1"
 HOSTS = "hosts"
 """A folder in a run directory."""
 PATTERN = "conditions-[0-9][0-9][0-9].bin"
+NUMBERS = 1000
+"""After the file 999 comes 000, whose first one was removed long ago."""
 TIME_UNIT_NS = 1_000_000
 """Times are kept in milliseconds."""
 
@@ -96,6 +99,19 @@ class Moments(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Values in their `grain`, each but the first of a column as a difference; null where nothing was read."""
     others: dict[str, list[int]] = {}
     """Which processes used most processor time -> the moments in this frame, by their place."""
+
+
+def number_of(path: Path) -> int:
+    """The number of a file."""
+    return int(path.stem[-3:])
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """The files of a host, the oldest first. There are few at a time, so low numbers are newer where high ones are."""
+    found = sorted(paths)
+    if found and number_of(found[-1]) - number_of(found[0]) > NUMBERS // 2:
+        found.sort(key=lambda path: number_of(path) < NUMBERS // 2)
+    return found
 
 
 def named(name: str, which: object) -> str:

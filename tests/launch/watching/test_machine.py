@@ -72,6 +72,48 @@ def test_the_oldest_files_are_removed(tmp_path):
     assert list(moments(last.read_bytes()))[-1][1].times_ns[-1] > 2900 * 10**9
 
 
+def many_files(folder):
+    """Files that are full after each moment, past the number 999; the time of the next moment, in s."""
+    file = ConditionsFile(folder, "a", most_bytes=1)
+    file._number = 996
+    for second in range(1, 8):
+        file.add(sample(second, runnable=second))
+        file.write()
+    return 8
+
+
+def test_a_new_file_follows_the_newest_when_numbers_begin_again(tmp_path):
+    folder = tmp_path / "hosts" / "a-1"
+    second = many_files(folder)
+    before = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert {"conditions-999.bin", "conditions-000.bin", "conditions-002.bin"} <= before.keys()
+    again = ConditionsFile(folder, "a")  # the watcher of a restarted job
+    again.add(sample(second, runnable=second))
+    again.write()
+    after = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert after.keys() - before.keys() == {"conditions-003.bin"}
+    assert {name: after[name] for name in before} == before
+    conditions = Conditions()
+    conditions.look(tmp_path)
+    assert list(conditions.hosts["a"].column("runnable")) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_file_that_takes_the_number_of_a_removed_one_is_read_from_its_start(tmp_path):
+    folder = tmp_path / "hosts" / "a-1"
+    first, conditions = ConditionsFile(folder, "a"), Conditions()
+    for second in (1, 2):
+        first.add(sample(second, runnable=second))
+    first.write()
+    conditions.look(tmp_path)
+    next(folder.iterdir()).unlink()
+    conditions.look(tmp_path)
+    anew = ConditionsFile(folder, "a")
+    anew.add(sample(3, runnable=3))
+    anew.write()
+    conditions.look(tmp_path)
+    assert list(conditions.hosts["a"].column("runnable")) == [1, 2, 3]
+
+
 def test_what_is_not_read_for_long_is_unknown():
     conditions = Conditions()
     for second in range(1, 40):
