@@ -106,6 +106,19 @@ def test_files_are_read_in_their_order_and_another_file_of_that_name_from_its_be
     assert reader.new().columns["first_step"].tolist() == [30]
 
 
+def test_a_file_thinned_again_is_not_read_from_where_an_earlier_one_of_its_inode_ended(tmp_path: Path) -> None:
+    """A file system gives the inode of a replaced file to a later one, as if the file was written anew in place."""
+    file, reader = tmp_path / "watch-000.bin", RankReader(tmp_path)
+    file.write_bytes(encoded(Frame(rows=rows(0, 2))))
+    assert reader.new().columns["first_step"].tolist() == [0, 10]
+    thinned = Frame(rows=rows(0, 300), notes=[Note(time_ns=1, step=3, kind="thinned")])
+    file.write_bytes(encoded(thinned) + encoded(Frame(rows=rows(3000, 3))))
+    assert reader.new().columns["first_step"].tolist() == []
+    with file.open("ab") as more:
+        more.write(encoded(Frame(rows=rows(3030, 1))))
+    assert reader.new().columns["first_step"].tolist() == [3030]
+
+
 def test_steps_that_are_there_twice_count_once() -> None:
     piece = piece_of(as_written(Frame(rows=rows(0, 3)), Frame(rows=rows(10, 3))))
     assert piece.columns["first_step"].tolist() == [0, 10, 20, 30]
