@@ -33,8 +33,9 @@ from distprof.files import FRAME_HEAD_BYTES, read_small
 
 Columns = dict[str, Integers]
 PATTERN = "watch-[0-9]*.bin"
-LARGEST = 1 << 53
-"""Largest number that a frame may hold (times in microseconds, sizes in KiB): a larger one is damage."""
+LARGEST = 1 << 52
+"""Largest number that a frame may hold (times in microseconds, sizes in KiB), and largest sum of differences: a larger
+one is damage. Twice as much, as the end of a row can be, fits into 64 bits in nanoseconds."""
 STEP_ENDS = "step_ends.bin"
 MAGIC = int.from_bytes(b"distprof"[:7], "little")
 MOST_SPAN_NS = 366 * 86_400 * 10**9
@@ -141,7 +142,8 @@ def _unpacked(every: list[PackedRows]) -> Columns:
 
 def _is_too_large(rows: PackedRows) -> bool:
     """Returns whether a number exceeds `LARGEST`, which only happens in damaged frames and could overflow 64 bits."""
-    return any(max(map(abs, getattr(rows, name)), default=0) > LARGEST for name in StepRows.__struct_fields__)
+    sizes = ((name, map(abs, getattr(rows, name))) for name in StepRows.__struct_fields__)
+    return any((sum(every) if name in GROWING else max(every, default=0)) > LARGEST for name, every in sizes)
 
 
 def old_columns(folder: Path) -> Columns | None:
