@@ -111,7 +111,7 @@ class Grid:
             some = slice(self._blocked, self._blocked + size * BLOCK)
             rows = self.rows[some].reshape(size, BLOCK, *self.rows.shape[1:])
             self.blocks.append(self.first[some][::BLOCK], self.count[some].reshape(size, BLOCK).sum(axis=1),
-                               self.end_ns[some][BLOCK - 1::BLOCK], _medians(rows))
+                               self.end_ns[some][BLOCK - 1::BLOCK], medians(rows).astype(np.float32))
             self._blocked += size * BLOCK
         drop = min(max(len(self.first) - FINE, 0), self._blocked)
         if drop > FINE // 4:
@@ -197,10 +197,10 @@ def _between(edges: Integers, of: Array, bounds: Integers) -> Any:
     return np.interp(bounds[1], edges, integral) - np.interp(bounds[0], edges, integral)
 
 
-def _medians(rows: Array) -> Array:
+def medians(rows: Any) -> Any:
     """Returns medians over the second axis, ignoring nan, without numpy's warnings."""
     ordered = np.sort(rows, axis=1)  # nan goes to the end
     known = np.sum(~np.isnan(rows), axis=1)
     low, high = np.maximum((known - 1) // 2, 0)[:, None], np.minimum(known // 2, rows.shape[1] - 1)[:, None]
     found = (np.take_along_axis(ordered, low, 1) + np.take_along_axis(ordered, high, 1))[:, 0] / 2
-    return np.where(known > 0, found, np.nan).astype(np.float32)
+    return np.where(known > 0, found, np.nan)
