@@ -117,9 +117,9 @@ class JobWatch:
             run_id: Id of the run.
             running: Whether the job runs. If not, silent ranks have ended, not stopped.
         """
-        findings = self.findings()
+        self.findings()
         if running:
-            self._register.update([*_living(findings), *self._stopped(now_ns)], now_ns, self._grid.frontier() - 1, 1e9)
+            self._register.update(list(self._stopped(now_ns)), now_ns, self._grid.frontier() - 1, 0, stopped=True)
         known = [one for one in self._last.values() if one.first is not None]
         num_steps = min((one.last_step + 1 for one in known), default=0)
         ratio, place = waiting(self._sampled), {rank: number for number, rank in enumerate(self._grid.ranks)}
@@ -152,10 +152,6 @@ class JobWatch:
             if one.first is not None and not one.ended and one.came_ns + patience < newest:
                 yield WatchFinding(id="", kind="stopped", ranks=[rank], hosts=[self._hosts[rank]],
                                    onset_step=one.last_step + 1, onset_ns=one.end_ns)
-
-
-def _living(findings: list[WatchFinding]) -> list[WatchFinding]:
-    return [one for one in findings if one.until_step is None and one.kind != "stopped"]
 
 
 def _uneven(known: list[LastRows], num_steps: int) -> Iterator[str]:

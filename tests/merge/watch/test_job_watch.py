@@ -279,6 +279,21 @@ def test_a_rank_may_join_later() -> None:
     assert [one.host for one in watch.state(BEGAN_NS, run_id="x", running=False).ranks] == ["a", "b"]
 
 
+def test_what_is_not_found_again_ends_while_the_job_runs() -> None:
+    ranks, watch = Ranks(play(Job(num_steps=400, step_ns=SLOW))), JobWatch(dict.fromkeys(range(4), "a"))
+    ends = []
+    for now_s in range(4, 120, 4):
+        for rank in range(4):
+            watch.add(rank, ranks.new(rank, now_s * 1e9))
+        if now_s == 60:
+            once = WatchFinding(id="", kind="slow_rank", ranks=[1], onset_step=100, onset_ns=int(BEGAN_NS + 40e9))
+            watch._note([once], SLOW)
+        state = watch.state(int(BEGAN_NS + now_s * 1e9), run_id="x", running=True)
+        ends += [(now_s, one.until_step) for one in state.findings]
+    assert dict(ends)[88] is None
+    assert dict(ends)[100] == dict(ends)[116] == pytest.approx(92 / 0.4, abs=12)
+
+
 def test_what_is_over_ended_with_a_step_that_all_ranks_took() -> None:
     """Rank 3, whose rows came 40 s late, had stopped; `num_steps` is the number of the step after that one."""
     ranks, watch = Ranks(play(Job(num_steps=400, step_ns=SLOW))), JobWatch(dict.fromkeys(range(4), "a"))
