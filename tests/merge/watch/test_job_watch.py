@@ -10,8 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from distprof.contract.watch import StepRows
 from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.merge.watch import job_watch
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
+from distprof.recording.watch.thinning import _halved
 from support.watched_jobs.job import MS, Job, Link, Trouble
 from support.watched_jobs.judged import Watched, watch_live
 from support.watched_jobs.pieces import BEGAN_NS, Ranks
@@ -277,6 +280,18 @@ def test_a_rank_may_join_later() -> None:
         watch.add(rank, ranks.new(rank, ranks.end_ns))
     assert watch.findings() == []
     assert [one.host for one in watch.state(BEGAN_NS, run_id="x", running=False).ranks] == ["a", "b"]
+
+
+def test_afterwards_no_row_is_lost_where_ranks_were_not_thinned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_watch, "AT_ONCE", 64)
+    ranks = Ranks(play(Job(num_steps=600, step_ns=SLOW)))
+    pieces = {rank: ranks.new(rank, ranks.end_ns) for rank in range(4)}
+    rows = StepRows(**{name: values.tolist() for name, values in pieces[2].columns.items()})
+    pieces[2].columns = {name: np.array(values) for name, values in msgspec.structs.asdict(_halved(rows)).items()}
+    watch = watched_pieces(pieces, dict.fromkeys(range(4), "a"))
+    assert len(watch._grid.first) == 600
+    assert not np.isnan(watch._grid.rows[:, :, 0]).any()
+    assert len(watch._sampled.step) > 60
 
 
 def test_what_is_not_found_again_ends_while_the_job_runs() -> None:
