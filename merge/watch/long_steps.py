@@ -26,7 +26,7 @@ FAR = 8.0
 RARE = 0.2
 """If more rows than this share (and one) contain a long step, the chunk is skipped: its long steps are not rare."""
 MOST_IN_A_ROW = 4
-"""More rows in a row that contain a long step are none: steps became longer."""
+"""If more rows in a row contain a long step, steps became longer. That may be so until a row without one follows."""
 KEPT = 2048
 """Most long steps that are kept, the newest."""
 NAMED = ("evaluation", "checkpoint")
@@ -118,8 +118,9 @@ def _rare(long: Flags) -> Any:
     """Returns which long steps are single ones, and rare; without those of the first `MOST_IN_A_ROW` rows."""
     single = long.copy()
     edges = np.flatnonzero(np.diff(long, prepend=False, append=False)).reshape(-1, 2)
-    for begin, end in edges[edges[:, 1] - edges[:, 0] > MOST_IN_A_ROW].tolist():
-        single[begin:end] = False
+    for begin, end in edges.tolist():
+        if end - begin > MOST_IN_A_ROW or end == len(long):  # more may follow
+            single[begin:end] = False
     single = single[MOST_IN_A_ROW:]
     begins = np.arange(0, len(single), CHUNK)
     sizes, number = np.diff(np.append(begins, len(single))), np.add.reduceat(single.astype(int), begins)

@@ -57,6 +57,13 @@ def test_a_rank_that_becomes_slow_is_named_with_step_phase_and_cost(phase: str) 
     assert found.cost_ns == pytest.approx(40 * MS * (STEPS - 700), rel=0.25)
 
 
+@pytest.mark.parametrize(("step_ns", "phase"), [(SLOW, "data"), (3000.0 * MS, "forward")])
+def test_steps_that_become_much_longer_are_no_single_long_ones_besides(step_ns: float, phase: str) -> None:
+    trouble = Trouble(ranks=(2,), onset=200, until=400, extra_ns=1.5 * step_ns, phase=phase)
+    found = only(watch_live(Job(num_steps=600, step_ns=step_ns, load=0.01, seed=3, troubles=(trouble,))))
+    assert (found.kind, found.ranks, found.onset_step) == ("slow_rank", [2], 200)
+
+
 @pytest.mark.parametrize("onset", [700, 705, 1000])
 def test_it_is_named_too_where_steps_became_shorter_meanwhile(onset: int) -> None:
     """As when another job on the same device ends: what it costs is what steps would take less without it."""
