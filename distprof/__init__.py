@@ -39,7 +39,7 @@ _HOMES = {
 }
 
 NO_TORCH = ("distprof.merge.", "distprof.recording.plan")
-"""Homes that torch is not imported for."""
+"""Prefixes of modules that do not need torch."""
 
 __all__ = [
     "Counts",
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
         if not _HOMES[name].startswith(NO_TORCH):
             from distprof.needs import import_torch
 
-            import_torch(f"use distprof.{name}")  # whole, before ours: under `distprof run` that starts the recorder
+            import_torch(f"use distprof.{name}")  # before our module: with `distprof run`, this starts the recorder
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'distprof' has no attribute {name!r}")
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line; Ctrl-C while its modules are imported ends it without a traceback."""
+    """Runs the command line; Ctrl-C during imports ends it without a traceback."""
     try:
         from distprof.launch.cli import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,5 @@
-"""Imports beside those of a script: what happens once it has imported a module, and our own, apart from its folder."""
+"""Calls functions after the script has imported a module, and imports modules for distprof, not from the script's
+folder."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 class AfterImport(importlib.abc.MetaPathFinder):
     """Import hook that calls a function once, after a module was imported.
 
-    To be asked for the module says nothing: scripts look with `importlib.util.find_spec` whether it is there.
+    A call of `find_spec` does not mean that the module is imported: scripts use `importlib.util.find_spec` to check
+    whether it exists.
     """
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
@@ -25,7 +27,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         self._asking = self._called = False
 
     def find_spec(self, name: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        """Finds nothing of its own; where the name is that of the module, its loader calls the function at the end."""
+        """Returns the usual spec of the module, with a loader that calls the function at the end; None for others."""
         if name != self._name or self._asking or self._called:
             return None
         self._asking = True
@@ -51,13 +53,13 @@ class AfterImport(importlib.abc.MetaPathFinder):
         loader.exec_module = exec_module
 
     def remove(self) -> None:
-        """Takes it off sys.meta_path, unless the script did."""
+        """Removes the hook from sys.meta_path, unless the script has done so."""
         with suppress(ValueError):
             sys.meta_path.remove(self)
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Calls the function now where the module is imported already, else when it is."""
+    """Calls the function now if the module is already imported, else after it is imported."""
     if name in sys.modules:
         call()
     else:
@@ -65,24 +67,24 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 NEEDED = {*sys.stdlib_module_names, "isal", "msgspec", "pyarrow"}
-"""What distprof may import in a rank, besides itself and what torch imports."""
+"""Top-level modules that distprof may import in a rank, besides itself and what torch imports."""
 _OURS: dict[str, ModuleType] = {}
-"""Modules that distprof imported, of names that the folder of the script has as well."""
+"""Modules that distprof imported and whose names also exist in the folder of the script."""
 
 
 @contextmanager
 def own_imports() -> Iterator[None]:
-    """What is imported in here comes from where distprof and Python are installed, not from the folder of the script.
+    """Makes imports inside the block ignore the folder of the script.
 
-    Python looks first in that folder, which may have a `statistics.py`. The script still gets its own: what was
-    imported here under such a name is put aside until the next time.
+    Python looks first in that folder, which may have a `statistics.py`. The script still gets its own module: what was
+    imported in the block under such a name is set aside until the next time.
     """
     first = [] if sys.flags.safe_path else sys.path[:1]
     del sys.path[:len(first)]
     places = tuple(f"{os.path.abspath(folder)}{os.sep}" for folder in first)  # noqa: PTH100 (often called)
     theirs = _taken_out({name.partition(".")[0] for name in _OURS} | (_from(places) if places else set()))
     sys.modules.update(_OURS)
-    before = sys.modules.copy()  # faster than a set of its thousands of names
+    before = sys.modules.copy()  # faster than creating a set of its thousands of names
     try:
         yield
     finally:
@@ -95,12 +97,12 @@ def own_imports() -> Iterator[None]:
 
 
 def _taken_out(names: set[str]) -> dict[str, ModuleType]:
-    """Modules of these packages, which are then in `sys.modules` no longer."""
+    """Removes the modules of these packages from `sys.modules` and returns them."""
     return {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] in names} if names else {}
 
 
 def _from(places: tuple[str, ...]) -> set[str]:
-    """Modules that were imported from these folders, where `sys.path` has other ones."""
+    """Returns the names of modules that were imported from these folders although `sys.path` has others."""
     files = {name: getattr(sys.modules.get(name), "__file__", None) or "" for name in NEEDED}
     return {name for name, file in files.items()
             if file.startswith(places) and _file_of(sys.path, name) not in (None, file)}
@@ -112,4 +114,4 @@ def _has(folders: list[str], name: str) -> bool:
 
 def _file_of(folders: list[str], name: str) -> str | None:
     spec = importlib.machinery.PathFinder.find_spec(name, folders)
-    return spec.origin if spec is not None and spec.has_location else None  # a folder without __init__.py comes last
+    return spec.origin if spec is not None and spec.has_location else None  # ignores folders without __init__.py

@@ -1,4 +1,4 @@
-"""What arrays hold, for annotations: most are columns of tables, or times in ns."""
+"""Types of arrays for annotations; most arrays are columns of tables, or times in ns."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Array = npt.NDArray[Any]
-"""Of several types, or of one that needs less memory."""
+"""An array of several possible element types, or of a type that needs less memory."""

@@ -16,16 +16,16 @@ PR_SET_PDEATHSIG = 1
 
 
 class _Ending:
-    """The signal that came first, and whether it may be raised."""
+    """The first signal, and whether it may be raised."""
 
     def __init__(self) -> None:
         self.number: int | None = None
         self.holds = 0
         self.notes: int | None = None
-        """File for paths that whoever watches this process removes if it crashes."""
+        """File descriptor for paths that the parent process removes if this process crashes; None: there is none."""
 
     def on_signal(self, number: int, _: object) -> None:
-        # a second signal must not interrupt the cleaning up; a closed terminal sends several
+        # a second signal must not interrupt the cleanup; a closed terminal sends several
         first, self.number = self.number is None, self.number or number
         if first and not self.holds:
             raise Ended(number)
@@ -36,12 +36,14 @@ _ENDING = _Ending()
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raises `Ended` here when a signal arrives; those that the process ignores, as under nohup, stay ignored.
+    """Raises `Ended` in the block when a signal arrives; ignored signals, such as with nohup, stay ignored.
+
+    Does nothing outside the main thread.
 
     Raises:
-        Ended: By one of `SIGNALS`, once.
+        Ended: One of `SIGNALS` arrived; only the first raises.
     """
-    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
+    if threading.current_thread() is not threading.main_thread():  # other threads cannot set handlers
         yield
         return
     _ENDING.number = None
@@ -52,17 +54,17 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        if _ENDING.number is None:  # else the process is about to end, and nothing may interrupt that
+        if _ENDING.number is None:  # else the process is ending, which another signal must not interrupt
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """What is done in here is done whole: a signal that comes meanwhile is raised at its end.
+    """Defers signals to the end of the block, so that it runs completely.
 
     Raises:
-        Ended: A signal came meanwhile.
+        Ended: A signal arrived during the block.
     """
     before = _ENDING.number
     _ENDING.holds += 1
@@ -75,14 +77,14 @@ def held() -> Iterator[None]:
 
 
 def end_with_parent(name: str) -> None:
-    """Has the kernel send this process a signal, like SIGKILL, when its parent ends; only Linux can."""
+    """Makes the kernel send this process a signal, such as SIGKILL, when its parent ends; only on Linux."""
     prctl = c_function("prctl")
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.Signals[name], 0, 0, 0)
 
 
 def kill_workers() -> None:
-    """Ends the worker processes of this process at once."""
+    """Kills the worker processes of this process."""
     from multiprocessing import active_children
 
     for worker in active_children():
@@ -90,11 +92,11 @@ def kill_workers() -> None:
 
 
 def note_paths_in(file: int) -> None:
-    """Makes this process write down, in an open file, what it would leave behind if it crashed."""
+    """Makes `note` write to an open file, for paths that would be left behind if this process crashed."""
     _ENDING.notes = file
 
 
 def note(path: Path) -> None:
-    """Writes down a path, where somebody wants to know."""
+    """Writes a path to the file given to `note_paths_in`, if any."""
     if _ENDING.notes is not None:
         os.write(_ENDING.notes, os.fsencode(path.absolute()) + b"\0")

@@ -2,16 +2,16 @@
 
     DistprofError           1
     +-- UsageError          2   wrong flags or arguments
-    +-- DataError           1   a run directory that is bad or missing; 2 in `diff`, where 1 is a limit
+    +-- DataError           1   a bad or missing run directory; 2 in `diff`, where 1 means an exceeded limit
     |   +-- FormatError     1   written by a newer distprof
-    +-- OutputError         1   cannot write where asked
-    +-- StorageError        1   a storage of runs does not answer, or refuses the keys
+    +-- OutputError         1   cannot write to the requested place
+    +-- StorageError        1   an object storage does not answer, or rejects the credentials
     +-- FormulaError        1   a FLOP formula that a user registered failed
     +-- ModelError          1   the user's model or its factory raised
-    +-- LackingError        1   this Python lacks torch, or the system what recording needs; an ImportError as well
-    +-- IncompleteError     3   done, but parts of the run are missing (only under --strict)
-    +-- BeyondLimit         1   a change is beyond a limit of `diff --fail-if`
-    +-- CannotTell          3   whether it is, cannot be told
+    +-- LackingError        1   torch, or a feature of the system, is missing; also an ImportError
+    +-- IncompleteError     3   done, but parts of the run are missing (only with --strict)
+    +-- BeyondLimit         1   a change exceeds a limit of `diff --fail-if`
+    +-- CannotTell          3   it is unknown whether a change exceeds a limit
     Ended             128 + n   signal n ends the process
 """
 
@@ -21,10 +21,10 @@ import errno
 from collections.abc import Sequence
 
 LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-"""Numbers of an OSError that is due to a limit of this process or machine, not to the file that was to be opened."""
+"""Values of errno for errors caused by a limit of the process or machine, not by the file."""
 
 class DistprofError(Exception):
-    """Something distprof could not do.
+    """An error that distprof reports to the user.
 
     Args:
         message: What was expected, what was found and where, in one line.
@@ -57,27 +57,27 @@ class FormatError(DataError):
 
 
 class OutputError(DistprofError):
-    """Something cannot be written where it was asked for."""
+    """Something cannot be written to the requested place."""
 
 
 class StorageError(DistprofError):
-    """Where runs are stored, nothing can be read or written: no answer, no keys, or keys that are refused."""
+    """An object storage cannot be read or written: no answer, no credentials, or rejected credentials."""
 
 
 class FormulaError(DistprofError):
-    """A formula given to `distprof.register_flops` raised, or returned something that is no number of FLOPs."""
+    """A formula given to `distprof.register_flops` raised, or did not return a number of FLOPs."""
 
 
 class ModelError(DistprofError):
-    """A model, or the factory that makes it, raised; what it raised is the cause."""
+    """A model or its factory raised; the exception is the `__cause__`."""
 
 
 class LackingError(DistprofError, ImportError):
-    """What was asked for needs torch, which is not there or cannot be used, or another system.
+    """A request needs torch, which is missing or unusable, or another system.
 
     Args:
-        purpose: What was asked for, like "record".
-        why: What is wrong, like "no torch".
+        purpose: What was requested, such as "record".
+        why: What is wrong, such as "no torch".
         hint: What the user can do about it.
     """
 
@@ -87,26 +87,26 @@ class LackingError(DistprofError, ImportError):
 
 
 class IncompleteError(DistprofError):
-    """The work is done, but parts of the run are missing; raised under --strict only."""
+    """The work is done, but parts of the run are missing; only raised with --strict."""
 
     exit_code = 3
 
 
 class BeyondLimit(DistprofError):
-    """A change is beyond a limit of `--fail-if`."""
+    """A change exceeds a limit of `--fail-if`."""
 
 
 class CannotTell(DistprofError):
-    """Nobody can tell whether a change is beyond a limit of `--fail-if`."""
+    """It is unknown whether a change exceeds a limit of `--fail-if`."""
 
     exit_code = 3
 
 
 class Ended(BaseException):
-    """A signal ends the process: one that asks it to, or SIGPIPE where nobody reads its output any more.
+    """A signal ends the process: one of `SIGNALS`, or SIGPIPE if the reader of its output is gone.
 
     Args:
-        number: Of the signal.
+        number: Number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -115,16 +115,16 @@ class Ended(BaseException):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Type and first line of any error."""
+    """Returns the type and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def one_of(name: str, names: Sequence[str], option: str) -> str:
-    """The name that a user gave an option, which takes these.
+    """Returns `name`, the value of an option, if it is one of `names`.
 
     Raises:
-        UsageError: It is none of them.
+        UsageError: It is not one of them.
     """
     if name not in names:
         from difflib import get_close_matches  # takes a while

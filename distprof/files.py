@@ -1,8 +1,8 @@
-"""Writes files whole or not at all: beside their place, synced, then moved there. Reads those that must be small.
+"""Writes files atomically: to a temporary file in the same folder, which is synced and renamed. Reads small files.
 
-Files that are appended to while something runs are sequences of frames, each of a mark, a length, a checksum and a
-body. The length and the CRC-32 of the body follow the mark as little-endian 32-bit integers. A frame that a kill cut
-short, or that is damaged, costs what was in it: the next one is found by its mark.
+Files that are appended to while a job runs are sequences of frames. A frame has a mark, the length and the CRC-32 of
+its body as little-endian 32-bit integers, and the body. If a frame is damaged or was cut short by a kill, only its
+contents are lost, because the next one is found by its mark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,12 @@ HINTS = {
     errno.ENOENT: "was the folder removed in the meantime?", errno.EFBIG: "allow larger files: ulimit -f unlimited",
     errno.EMFILE: "allow more open files: ulimit -n", errno.ENFILE: "too many files are open on this machine",
 }
-"""What a user can do about an error of the system."""
+"""errno -> what a user can do about it."""
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-"""A pipe is opened without waiting for who writes into it."""
+"""Flag for opening a pipe without waiting for a writer."""
 
 MOST_BYTES, MOST_LINES_BYTES = 16 << 20, 256 << 20
-"""Of a file that describes something; of one with an entry for each step, or for each rank."""
+"""Maximum size in bytes of a file that describes something; of a file with an entry for each step or rank."""
 KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISSOCK, "a socket"),
          (stat.S_ISDIR, "a folder"))
 
@@ -46,25 +46,25 @@ LEAST_READ = 1 << 20
 
 
 class UnfitFileError(OSError):
-    """A file that is not read, as reading it might never end or take all memory."""
+    """A file that is not read, because reading it might never end or need all memory."""
 
 
 def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The content of a file that is no larger than such files are.
+    """Returns the content of a regular file of limited size.
 
     Raises:
-        UnfitFileError: It is larger, or no file.
+        UnfitFileError: It is larger than `most_bytes`, or not a regular file.
         OSError: It cannot be read.
     """
     if remote(path) is not None:
         _check_size(path.stat().st_size, most_bytes)
         return path.read_bytes()
-    _check_kind(path.stat().st_mode)  # to open a device may do something
+    _check_kind(path.stat().st_mode)  # because opening a device may have effects
     with open_file(path, "rb", opener=lambda name, flags: os.open(name, flags | NO_WAITING)) as file:
         now = os.fstat(file.fileno())
         _check_kind(now.st_mode)
         _check_size(now.st_size, most_bytes)
-        content = file.read(min(most_bytes, max(now.st_size, LEAST_READ)) + 1)  # so much memory is taken at once
+        content = file.read(min(most_bytes, max(now.st_size, LEAST_READ)) + 1)  # allocates this much memory at once
     _check_size(len(content), most_bytes)
     return content
 
@@ -80,7 +80,7 @@ def _check_size(num_bytes: int, most_bytes: int) -> None:
 
 
 def hint_of(error: OSError) -> str:
-    """What a user can do about it."""
+    """Returns what a user can do about an error."""
     if isinstance(error, RemoteError) and error.hint:
         return error.hint
     return HINTS.get(error.errno or 0, "is the file system healthy? choose another place with --out DIR")
@@ -88,27 +88,27 @@ def hint_of(error: OSError) -> str:
 
 @contextmanager
 def told(place: Path) -> Iterator[None]:
-    """What is written inside goes to that place.
+    """Turns every OSError in the block, which writes to `place`, into an OutputError.
 
     Raises:
-        OutputError: It cannot be written, in words.
+        OutputError: Writing failed; the message has the reason.
     """
     try:
         yield
     except OSError as error:
-        # some libraries put their own words where those of the system belong
+        # some libraries replace the system's message by their own
         reason = error.strerror if isinstance(error, RemoteError) else os.strerror(
             error.errno) if error.errno else str(error)
         raise OutputError(f"cannot write to {place}: {reason}", hint=hint_of(error)) from error
 
 
 def write_whole(path: Path, write: Callable[[Path], object], *, syncs: bool = True) -> None:
-    """Calls `write` with a temporary path beside `path`, syncs what it wrote and moves it into place.
+    """Calls `write` with a temporary path in the same folder, syncs the file and renames it to `path`.
 
-    What is soon replaced, and worth nothing after a crash of the machine, need not be synced: that makes other writes
-    to the disk wait.
+    A file that is soon replaced, and useless after a crash of the machine, need not be synced, because syncing delays
+    other writes to the disk.
 
-    Where the path is a URL, the temporary one is on this machine, and what was written is uploaded.
+    If the path is a URL, the temporary file is local, and is uploaded.
     """
     if (elsewhere := remote(path)) is not None:
         from distprof.storage.writing.uploading import put_written
@@ -125,22 +125,42 @@ def write_whole(path: Path, write: Callable[[Path], object], *, syncs: bool = Tr
         temporary.unlink(missing_ok=True)
 
 
+def append_whole(handle: int, content: bytes) -> None:
+    """Appends all of `content` or nothing to a file opened with O_APPEND; no other process may append meanwhile.
+
+    Raises:
+        OSError: It could not be written completely; the file is unchanged.
+    """
+    num_bytes = 0
+    try:
+        while num_bytes < len(content):  # after a short write, the next one raises the reason
+            written = os.write(handle, content[num_bytes:])
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            num_bytes += written
+    except OSError:
+        if num_bytes:
+            with suppress(OSError):
+                os.ftruncate(handle, os.fstat(handle).st_size - num_bytes)
+        raise
+
+
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that none but its owner may read, whatever the umask allows."""
-    path.unlink(missing_ok=True)  # what a killed process left may be open to others
+    """Writes a file that only its owner can read, regardless of the umask."""
+    path.unlink(missing_ok=True)  # a file left by a killed process may be readable by others
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes a JSON file whole or not at all."""
+    """Writes a JSON file atomically."""
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii"))
 
 
 def json_text(value: object) -> bytes:
-    """A msgspec struct as JSON with a line per field.
+    """Returns a msgspec struct as JSON with one line per field.
 
-    File names and arguments need not be UTF-8: a byte that is not is written as Python shows it, like \\udcff.
+    Bytes of file names and arguments that are not UTF-8 are written as Python escapes, such as \\udcff.
     """
     try:
         text = msgspec.json.encode(value)
@@ -150,7 +170,7 @@ def json_text(value: object) -> bytes:
 
 
 def escaped(value: object) -> Any:
-    """The value with bytes that are not UTF-8 as Python shows them."""
+    """Returns the value with Python escapes for bytes that are not UTF-8."""
     if isinstance(value, str):
         return value.encode(errors="backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -159,10 +179,10 @@ def escaped(value: object) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text where a user wants it, and makes the folders above it.
+    """Writes a text to a file that the user named, and creates its parent folders.
 
     Raises:
-        OutputError: It cannot be written there.
+        OutputError: The file cannot be written.
     """
     if remote(path) is not None:
         with told(path):
@@ -176,14 +196,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Syncs a file, or the names in a folder, to disk."""
+    """Syncs a file, or the entries of a folder, to disk."""
     handle = open_for_sync(path)
     if handle is None:
         return
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):  # file systems that have no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):  # the file system does not support it
             raise
     finally:
         os.close(handle)
@@ -192,24 +212,24 @@ def sync(path: Path) -> None:
 FRAME_MARK_BYTES = 4
 FRAME_HEAD_BYTES = FRAME_MARK_BYTES + 8
 MOST_FRAME_BYTES = 1 << 24
-"""What claims to be longer is damage; nor does a body inflate to more."""
+"""Maximum length of a body; a longer one is damaged. Also limits the decompressed size."""
 
 
 def framed(mark: bytes, content: bytes) -> bytes:
-    """The frame of this content, which is compressed by zlib.
+    """Returns a frame with the zlib-compressed content.
 
     Args:
-        mark: 4 bytes that begin each frame of this kind of file.
-        content: What the frame holds.
+        mark: First 4 bytes of each frame in this kind of file.
+        content: Content of the frame.
     """
     body = zlib.compress(content, 6)
     return mark + len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
 
 def frame_contents(mark: bytes, file: bytes) -> Iterator[tuple[int, bytes]]:
-    """What the frames in these bytes hold, each with the place behind it; what is damaged is skipped.
+    """Yields the offset after each frame and its content; skips damaged frames.
 
-    Bytes behind the last place that is yielded may be the start of a frame that is still being written.
+    Bytes after the last yielded offset may be the start of a frame that is still being written.
     """
     at = file.find(mark)
     while 0 <= at <= len(file) - FRAME_HEAD_BYTES:

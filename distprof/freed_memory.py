@@ -1,6 +1,6 @@
-"""What was freed goes back to the system, and the garbage collector stays away from what has no garbage.
+"""Returns freed memory to the system, and suspends the garbage collector where there is no garbage.
 
-Without the first a merge takes more memory with each rank that it has done.
+Without the former, the memory of a merge would grow with each processed rank.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from distprof.system import c_function
 
 Item = TypeVar("Item")
 OFTEN = 32
+"""Memory is returned after this many items."""
 
 
 def give_back() -> None:
-    """Does nothing where the C library is not glibc. It sets no options: notebooks read runs as well."""
+    """Returns freed memory to the system, if the C library is glibc. Changes no settings of the process, because
+    notebooks also read runs."""
     trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
 
 
 def giving_back(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items; what was freed goes back each time that so many are done."""
+    """Yields the items; returns freed memory to the system after every `OFTEN` items."""
     for number, item in enumerate(items, 1):
         yield item
         if number % OFTEN == 0:
@@ -33,9 +35,9 @@ def giving_back(items: Iterable[Item]) -> Iterator[Item]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keeps the garbage collector from looking at what is made in here, again and again.
+    """Disables the cyclic garbage collector in the block.
 
-    For millions of objects without cycles; they are freed as ever.
+    For creating millions of objects without cycles, which are still freed by reference counting.
     """
     was_on = gc.isenabled()
     gc.disable()

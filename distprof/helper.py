@@ -1,8 +1,8 @@
-"""Does work of a rank in a process of its own, so that what it imports takes neither memory nor threads of the script.
+"""Does work of a rank in a helper process, so that its imports use neither memory nor threads of the script's process.
 
-pyarrow takes 36 MB and several threads, for good. The process is no child of the script's, which waits for nothing that
-it did not start, and it ends when it is told to, or with the script. Where none can be started, or pyarrow is there
-anyway, the work is done here.
+pyarrow permanently takes 36 MB and several threads. The helper is not a child of the script, which might wait for all
+its children; it ends when told to, or with the script. If it cannot be started, or if the script has imported pyarrow
+itself, the work is done in the script's process.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from distprof.own import lock
 from distprof.system import OwnSocket
 
 HEAVY = "pyarrow"
-"""What is to stay out of the process of the script; where that has it, nothing is gained."""
+"""Package that the script's process should not import; if it has, the helper has no advantage."""
 LOOK_S = 1.0
-"""How often the helper looks whether the process is there that it works for."""
+"""Interval in seconds at which the helper checks that the script's process still exists."""
 BUSY_S = 1.0
-"""How long one thread waits for the helper while another one has it, which may hang; then it does the work itself."""
+"""Seconds a thread waits while another one, which may hang, uses the helper; then it does the work itself."""
 LEFT_OUT = ("DISTPROF_OUT", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME")
-"""Variables that are not for it."""
+"""Environment variables that the helper does not get."""
 Request = tuple[str, Sequence[Any], Mapping[str, Any]]
-"""Function, arguments."""
+"""Function as `module:name`, positional arguments, keyword arguments."""
 SERVES = "import sys; sys.path.append(sys.argv[1]); from distprof.helper import serve; serve(int(sys.argv[2]))"
 
 
 class Helper:
-    """Starts when it is needed first."""
+    """The handle of the helper process, which starts at the first call."""
 
     def __init__(self) -> None:
         self._lock = lock()
@@ -46,10 +46,10 @@ class Helper:
         self._works = True
 
     def call(self, where: str, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function that is given as `module:name`; arguments and result must be picklable.
+        """Calls a function named `module:name` in the helper; arguments and result must be picklable.
 
         Raises:
-            Exception: What the function raises.
+            Exception: Whatever the function raises.
         """
         if not self._works or HEAVY in sys.modules or not self._lock.acquire(timeout=BUSY_S):
             return _call(where, args, kwargs)
@@ -65,7 +65,7 @@ class Helper:
         return result
 
     def close(self) -> None:
-        """Ends the process, if there is one."""
+        """Ends the helper process, if there is one."""
         if self._connection is not None and self._lock.acquire(timeout=BUSY_S):
             with suppress(OSError):
                 if self._connection.is_there:
@@ -74,12 +74,12 @@ class Helper:
             self._lock.release()
 
     def forget(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Makes a forked child stop using the helper, which belongs to its parent."""
         self._lock, self._works = lock(), False
         self._drop()
 
     def _asked(self, request: Request) -> tuple[Any, Exception | None] | None:
-        """What it answers; None where it cannot be started, or ended."""
+        """Returns the answer of the helper; None if it cannot be started or has ended."""
         try:
             if self._connection is None:
                 self._connection = OwnSocket(_started())
@@ -106,15 +106,15 @@ def _received(connection: socket.socket) -> tuple[Any, Exception | None]:
 
 
 def _send(connection: socket.socket, request: Request | None) -> None:
-    # where it is gone, a script that has set SIGPIPE to its default would end
+    # without MSG_NOSIGNAL, SIGPIPE could end the script if the helper is gone
     connection.sendall(pickle.dumps(request, pickle.HIGHEST_PROTOCOL), socket.MSG_NOSIGNAL)
 
 
 def _started() -> socket.socket:
-    """A connection with a new process.
+    """Returns a connection to a new helper process.
 
     Raises:
-        OSError: None can be started.
+        OSError: It cannot be started.
     """
     compiled = library()
     if compiled is None or not sys.executable:
@@ -143,18 +143,18 @@ def _texts(words: Sequence[str]) -> Any:
 
 def _call(where: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     module, _, name = where.partition(":")
-    with own_imports():  # for no longer: threads of the script may import from its folder
+    with own_imports():  # not for the call as well: threads of the script may import from its folder
         function = getattr(importlib.import_module(module), name)
     return function(*args, **kwargs)
 
 
-# --- in the process --------------------------------------------------------------------------------------------------
+# --- in the helper process -------------------------------------------------------------------------------------------
 
 
 def serve(parent: int) -> None:
-    """Answers requests until it is told to end, or the process is gone that it works for."""
+    """Answers requests until it is told to end, or the parent process (pid `parent`) has ended."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     while _is_asked(parent) and (request := pickle.load(requests)) is not None:
         pickle.dump(_answer(request), answers, pickle.HIGHEST_PROTOCOL)
         answers.flush()
@@ -164,12 +164,13 @@ def serve(parent: int) -> None:
 def _answer(request: Request) -> tuple[Any, Exception | None]:
     try:
         return _call(*request), None
-    except Exception as error:  # noqa: BLE001 (it is raised where it was asked)
+    except Exception as error:  # noqa: BLE001 (it is raised in the script's process)
         return None, _portable(error)
 
 
 def _is_asked(parent: int) -> bool:
-    """Waits; False where nobody will ask any more. Forked children of the script may hold its end of the pipe."""
+    """Waits for a request; returns False if the parent process has ended. End of file is not enough to notice that,
+    because forked children of the script may hold its end of the connection."""
     while not select.select([0], [], [], LOOK_S)[0]:
         if not Path(f"/proc/{parent}").exists():
             return False

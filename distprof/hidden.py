@@ -1,6 +1,6 @@
-"""Keeps secrets out of what is printed and stored: passwords in URLs, and values whose names look secret.
+"""Removes secrets from what is printed and stored: passwords in URLs, and values whose names look secret.
 
-A name is looked at word by word: `--hf-token`, `API_KEY` and `model.authToken` are secret, `--tokenizer` is not.
+A name is checked word by word: `--hf-token`, `API_KEY` and `model.authToken` are secret, `--tokenizer` is not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 MARK = "***"
-"""In the place of a secret."""
+"""Replaces a secret."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _WHOLE = frozenset((
     "auth", "authentication", "authorization", "bearer", "cookie", "creds", "jwt", "keys", "pass", "passcode", "pat",
@@ -17,28 +17,28 @@ _WHOLE = frozenset((
 _ENDS = ("key", "token", "auth")
 _WITHIN = ("password", "passwd", "passphrase", "secret", "credential")
 _FLAGS = frozenset(("--on-finding", "--otlp"))
-"""Whose values are secret as a whole: whoever knows the address of a webhook, or of some collectors, may post there."""
+"""Flags whose whole values are secret: anyone who knows the address of a webhook or collector may post there."""
 _QUANTITIES = frozenset((
     "batch", "count", "dim", "head", "heads", "hidden", "len", "length", "max", "min", "n", "num", "per", "size",
     "total", "tokens", "keys"))
-"""Words of names whose numbers are no secrets: `--num-key-value-heads 8`."""
+"""If a name has one of these words, a number as value is not secret: `--num-key-value-heads 8`."""
 _NUMBER = re.compile(r"[-+]?[0-9.,_]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 _SCHEME = r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/+)"
 _PASSWORD = re.compile(rf"{_SCHEME}([^\s/?#:\"'<>]*):([^\s/\"'<>]+)@")
 PASSWORD_WITH_SLASH = re.compile(rf"{_SCHEME}((?!\[)[^\s/?#@:\"'<>]*):(?!\d*(?:[/?#\s]|$))([^\s\"'<>]+)@")
-"""A password that has a slash, which belongs into no URL; a port may stand there as well."""
+"""Matches a URL whose password has an unescaped slash, which is not allowed there; excludes ports."""
 _PARAMETER = re.compile(r"([?&;]([\w.%*-]+)=)([^&;\s\"'<>#]+)")
 _USER = re.compile(r"(?<![^\s:/@,;=\"'])([^\s:/@,;=\"']*):([^\s/]+)@")
 _NAME = re.compile(r"(?<![\w.*-])([\w.*-]+)[\"']?\s*[=:]\s*[\"']?")
 _VALUE = re.compile(r"[^,;&\"'}\]\n]+")
 _FLAG = re.compile(r"[\w.+/-]+")
 _LEAST = 6
-"""Letters of a secret that is looked for in any text: a shorter one may be a word of it."""
+"""Minimum length of a secret that is searched for in all texts; a shorter one may be an ordinary word."""
 _KNOWN: set[str] = set()
 
 
 def learn(user: str, password: str) -> None:
-    """Has `hidden` look for a password in every text of this process, in all forms that URLs and headers give it."""
+    """Makes `hidden` remove a password from all texts of this process, in all encodings of URLs and headers."""
     import base64
     from urllib.parse import quote, unquote
 
@@ -48,11 +48,11 @@ def learn(user: str, password: str) -> None:
 
 
 def hidden(text: str, arguments: Sequence[str] = ()) -> str:
-    """The text without passwords and secret parameters of URLs, and without secrets that are known.
+    """Returns the text without passwords and secret parameters of URLs, and without known secrets.
 
     Args:
-        text: Any.
-        arguments: Of this process: their secrets are known, like those of URLs that were opened.
+        text: Any text.
+        arguments: Arguments of this process, whose secrets are also removed.
     """
     for secret in sorted(_KNOWN | _secrets_of(arguments), key=len, reverse=True):
         text = text.replace(secret, MARK)
@@ -64,7 +64,7 @@ def hidden(text: str, arguments: Sequence[str] = ()) -> str:
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Whether what has this name should be seen by nobody else; a name that is hidden itself may be any."""
+    """Returns whether the value of this name is secret; always True for a name that is itself hidden."""
     if MARK in name or name in _FLAGS:
         return True
     words = [word.lower() for word in _WORD.findall(name)]
@@ -74,9 +74,9 @@ def is_secret(name: str, value: str = "") -> bool:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command, `***` in the place of each value that is secret by its name, and of passwords.
+    """Returns the arguments of a command with `***` for passwords and for values whose names look secret.
 
-    A value is what follows a flag, `=` or `:`. What follows a flag that takes no value may be hidden as well.
+    A value is what follows a flag, `=` or `:`. An argument after a flag without a value may also be hidden.
     """
     return list(_shown(arguments, []))
 
@@ -89,7 +89,7 @@ def _secrets_of(arguments: Sequence[str]) -> set[str]:
 
 
 def _shown(arguments: Sequence[str], found: list[str]) -> Iterator[str]:
-    """The arguments without secrets, which are added to those that were found."""
+    """Yields the arguments without secrets, and appends the secrets to `found`."""
     flag = ""
     for word in arguments:
         if flag and not word.startswith("--") and is_secret(flag, word):
@@ -110,12 +110,12 @@ def _argument(word: str, found: list[str]) -> str:
 
 
 def _values(word: str, secrets: list[str]) -> str:
-    """Without secret values within: of JSON, of a header, of NAME=VALUE pairs."""
+    """Returns an argument without secret values inside, such as of JSON, a header, or NAME=VALUE pairs."""
     pieces, at = list[str](), 0
     while (found := _NAME.search(word, at)) is not None:
         pieces.append(word[at:found.end()])
         at = found.end()
-        value = _VALUE.match(word, at) if is_secret(found[1]) else None  # most are none, and each might be long
+        value = _VALUE.match(word, at) if is_secret(found[1]) else None  # matching every value might be slow
         if value is not None and is_secret(found[1], value[0].strip()):
             secrets.append(value[0].strip())
             pieces.append(MARK)

@@ -1,6 +1,6 @@
-"""What distprof needs to record and to count, and what is said where that is not there.
+"""Checks what distprof needs for recording and counting, and the errors if it is missing.
 
-Reading runs needs none of it. Of torch, recording also wants the flight recorder on.
+Reading runs needs none of it. Recording also enables torch's flight recorder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from distprof.errors import LackingError
 from distprof.system import LINUX
 
 LEAST = (2, 8)
-"""The oldest torch that can be recorded; pyproject.toml says the same."""
+"""Oldest supported version of torch; as in pyproject.toml."""
 SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 INSTALL = "pip install 'distprof[record]'"
 
@@ -23,18 +23,18 @@ def import_torch(purpose: str) -> ModuleType:
     """Imports torch.
 
     Args:
-        purpose: What for, like "record".
+        purpose: What it is needed for, such as "record".
 
     Raises:
-        LackingError: There is none, it is too old, or it cannot be imported.
+        LackingError: torch is missing or too old, or cannot be imported.
     """
     try:
         import torch
 
         version = torch.__version__
-    except AttributeError as error:  # a folder of that name
+    except AttributeError as error:  # it is only a folder with this name
         raise LackingError(purpose, "no torch", hint=INSTALL) from error
-    except (ImportError, OSError) as error:  # a library of CUDA that is missing is an OSError
+    except (ImportError, OSError) as error:  # a missing CUDA library raises an OSError
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise LackingError(purpose, "no torch", hint=INSTALL) from error
         what = next(iter(str(error).splitlines()), type(error).__name__)
@@ -48,7 +48,7 @@ def import_torch(purpose: str) -> ModuleType:
 
 
 def expect_linux(purpose: str) -> None:
-    """Raises a LackingError on another system."""
+    """Raises a LackingError if this is not Linux."""
     if not LINUX:
         raise LackingError(purpose, f"that needs Linux, but this is {SYSTEMS.get(sys.platform, sys.platform)}",
                            hint="record on Linux; reading a run works on every system: distprof report RUN")
@@ -57,14 +57,14 @@ def expect_linux(purpose: str) -> None:
 RECORDER_SIZE = "TORCH_FR_BUFFER_SIZE"
 OLD_RECORDER_SIZE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 RECORDED_COLLECTIVES = 2000
-"""Of which `stuck.json` shows the last when the process hangs: as many as torch keeps where it has its flight recorder
-on by itself."""
+"""Number of collectives that the flight recorder keeps for `stuck.json` of a hanging process: torch's default where it
+is on by default."""
 
 
 def switch_on_flight_recorder() -> None:
-    """Asks for torch's flight recorder in process groups that this process and its children make from now on.
+    """Enables torch's flight recorder for process groups that this process and its children create from now on.
 
-    torch 2.8 has it off.
+    In torch 2.8 it is off by default.
     """
     if OLD_RECORDER_SIZE not in os.environ:
         os.environ.setdefault(RECORDER_SIZE, str(RECORDED_COLLECTIVES))

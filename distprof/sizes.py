@@ -1,6 +1,6 @@
-"""Sizes as users write them: any, and how many bytes the folder of a rank may take, and the watch in it.
+"""Sizes as users write them, and the limits for the folder of a rank and for its watch log.
 
-`--max-rank-size 2GB`, `--watch-bytes 8MB`.
+Examples: `--max-rank-size 2GB`, `--watch-bytes 8MB`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)")
 
 
 def num_bytes(text: str, flag: str) -> int:
-    """`1GB`, `500 MiB` as bytes.
+    """Parses a size such as `1GB` or `500 MiB`; returns bytes.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is not a size, or less than a byte.
     """
     found = _SIZE.fullmatch(text.strip().lower())
     number = float(found[1]) * UNITS[found[2]] if found is not None and found[2] in UNITS else 0.0
@@ -33,29 +33,29 @@ RANK_VARIABLE = "DISTPROF_MAX_RANK_SIZE"
 MOST_RANK_BYTES = 2 * 10**9
 WATCH_VARIABLE = "DISTPROF_WATCH_BYTES"
 MOST_WATCH_BYTES = 8 * 10**6
-"""An hour of short steps takes less than 1 MB."""
+"""Default limit of the watch log of a rank in bytes; an hour of short steps takes less than 1 MB."""
 
 
 def rank_bytes(environ: Mapping[str, str]) -> int:
-    """What DISTPROF_MAX_RANK_SIZE says, else `MOST_RANK_BYTES`.
+    """Returns DISTPROF_MAX_RANK_SIZE in bytes, else `MOST_RANK_BYTES`.
 
     Raises:
-        UsageError: It says no size.
+        UsageError: Its value is not a size.
     """
     text = environ.get(RANK_VARIABLE, "")
     return num_bytes(text, RANK_VARIABLE) if text else MOST_RANK_BYTES
 
 
 def watch_bytes(environ: Mapping[str, str]) -> int:
-    """What DISTPROF_WATCH_BYTES says, else `MOST_WATCH_BYTES`.
+    """Returns DISTPROF_WATCH_BYTES in bytes, else `MOST_WATCH_BYTES`.
 
     Raises:
-        UsageError: It says no size.
+        UsageError: Its value is not a size.
     """
     text = environ.get(WATCH_VARIABLE, "")
     return num_bytes(text, WATCH_VARIABLE) if text else MOST_WATCH_BYTES
 
 
 def bytes_in(folder: Path) -> int:
-    """What the files of a folder take."""
+    """Returns the total size of the files directly in a folder."""
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

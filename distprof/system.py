@@ -1,7 +1,7 @@
-"""What only some systems have: signals, limits of a process, calls of the kernel and of the C library.
+"""System-specific features: signals, process limits, functions of the kernel and of the C library.
 
-distprof records on Linux, and reads runs on Linux, macOS and Windows. What one of these lacks is asked for here and
-nowhere else in what reads runs: tests/install/test_systems.py looks for it.
+distprof records on Linux, and reads runs on Linux, macOS and Windows. Code that reads runs uses features that one of
+these lacks only through this module; tests/install/test_systems.py checks that.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ except ImportError:  # Windows
 
 LINUX, WINDOWS = sys.platform == "linux", sys.platform == "win32"
 SIGPIPE = int(getattr(signal, "SIGPIPE", 13))
-"""Ends who writes to a pipe that nobody reads; Windows knows the number alone."""
+"""Number of the signal for writing to a pipe without a reader; Windows has no such signal."""
 SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that ask a process to end."""
+"""Signals that request a process to end."""
 HERE, EXCHANGE = -100, 2
-"""AT_FDCWD and RENAME_EXCHANGE of Linux."""
+"""Linux constants AT_FDCWD and RENAME_EXCHANGE."""
 MOST_PROCESSES = 61 if WINDOWS else sys.maxsize
-"""That Python waits for at once."""
+"""Maximum number of processes that Python can wait for at once."""
 
 
 def limit_of(name: str) -> int | None:
-    """A limit of this process, like AS or NOFILE; None where there is none."""
+    """Returns the soft limit of this process for a resource such as AS or NOFILE; None: unlimited or unsupported."""
     number = getattr(resource, f"RLIMIT_{name}", None)
     if number is None:
         return None
@@ -46,8 +46,8 @@ def limit_of(name: str) -> int | None:
 
 
 def c_function(name: str) -> Any:
-    """A function of the C library; None where it has none of that name."""
-    if WINDOWS:  # it does not say which libraries a process has
+    """Returns a function of the C library; None if it does not exist."""
+    if WINDOWS:  # cannot look up symbols in all loaded libraries
         return None
     import ctypes  # takes milliseconds
 
@@ -55,14 +55,14 @@ def c_function(name: str) -> Any:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Gives two folders the names of each other at once; False where kernel or file system cannot."""
+    """Atomically exchanges the names of two folders; returns False if the kernel or file system cannot."""
     call = c_function("renameat2") if LINUX else None
     return call is not None and call(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE) == 0
 
 
 @contextmanager
 def blocked(*names: str) -> Iterator[None]:
-    """Signals, by their names, that a process which is started in here never gets."""
+    """Blocks signals, by name, in the calling thread; processes that are started in the block never receive them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -75,7 +75,7 @@ def blocked(*names: str) -> Iterator[None]:
 
 @contextmanager
 def all_blocked() -> Iterator[None]:
-    """A thread that is started in here gets no signal."""
+    """Blocks all signals in the calling thread; threads that are started in the block receive none."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -87,15 +87,15 @@ def all_blocked() -> Iterator[None]:
 
 
 def after_fork(call: Callable[[], object]) -> None:
-    """Has a function called in each child that is forked."""
+    """Registers a function to be called in each forked child."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
 
 
 def status_bytes(key: Literal["VmRSS", "VmHWM", "VmSize"]) -> int | None:
-    """A line of /proc/self/status in bytes: proc_pid_status(5). None where the kernel has no such file.
+    """Returns a field of /proc/self/status (proc_pid_status(5)) in bytes; None if the system has no such file.
 
-    ru_maxrss of getrusage would not do: it survives exec, so it may be that of the parent program.
+    ru_maxrss of getrusage cannot replace it: it survives exec, so it may be that of the parent program.
     """
     with suppress(OSError, StopIteration, ValueError):
         lines = text_of(Path("/proc/self/status")).splitlines()
@@ -105,21 +105,21 @@ def status_bytes(key: Literal["VmRSS", "VmHWM", "VmSize"]) -> int | None:
 
 @cache
 def end_forked_children_at_exit() -> None:
-    """Ends children that are forked from now on as `os._exit` does once they exit, after the C library wrote its files.
+    """Makes children that are forked from now on exit like `os._exit`, after the C library has flushed its files.
 
-    What would run behind that are destructors of libraries that this process loaded: one that waits for a thread of
-    this process, which the child does not have, would wait forever.
+    This skips destructors of libraries that this process loaded: one that waits for a thread of this process, which the
+    child does not have, would wait forever.
     """
     at_exit, flush, on_exit, end = (c_function(name) for name in ("__cxa_atexit", "fflush", "on_exit", "_exit"))
-    if at_exit and on_exit:  # of glibc
-        after_fork(lambda: (on_exit(end, None), at_exit(flush, None, None)))  # the last one is called first
+    if at_exit and on_exit:  # only in glibc
+        after_fork(lambda: (on_exit(end, None), at_exit(flush, None, None)))  # called in reverse order
 
 
 def lock(handle: int) -> None:
     """Locks an open file until it is closed.
 
     Raises:
-        OSError: Another process has it, or there are no such locks here.
+        OSError: Another process holds the lock, or the system has no such locks.
     """
     try:
         import fcntl
@@ -129,15 +129,15 @@ def lock(handle: int) -> None:
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """True where a file belongs to the user of this process, as far as files have owners."""
+    """Returns whether a file belongs to the user of this process; always True if the system has no owners."""
     return not hasattr(os, "getuid") or about.st_uid == os.getuid()
 
 
 def send(source: IO[bytes], target: IO[bytes]) -> None:
-    """Adds the rest of a file to the end of another one: within the kernel, where it can."""
+    """Appends the rest of a file to another one, within the kernel if possible."""
     target.flush()
-    if sys.platform == "linux":  # that of macOS sends to sockets alone
-        with suppress(OSError):  # some file systems cannot; what was sent is sent
+    if sys.platform == "linux":  # on macOS, sendfile works only with sockets
+        with suppress(OSError):  # some file systems do not support it; the rest is copied below
             while os.sendfile(target.fileno(), source.fileno(), None, 1 << 30):
                 pass
     target.seek(0, os.SEEK_END)
@@ -145,16 +145,16 @@ def send(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 def open_for_sync(path: Path) -> int | None:
-    """A file or a folder as `os.fsync` takes it; None where folders are not synced."""
+    """Opens a file or folder for `os.fsync`; None for folders on Windows, which cannot be synced."""
     if WINDOWS:
         return None if path.is_dir() else os.open(path, os.O_RDWR)
     return os.open(path, os.O_RDONLY)
 
 
 def opened_at(number: int) -> tuple[int, int] | None:
-    """What is open under a number; None where nothing is.
+    """Returns device and inode of what is open under a file descriptor; None if nothing is.
 
-    A script that closes all files may open others under numbers that were ours, which must not be written to or closed.
+    A script that closes all files may reuse descriptors that were ours, which must then not be written to or closed.
     """
     try:
         found = os.fstat(number)
@@ -164,12 +164,11 @@ def opened_at(number: int) -> tuple[int, int] | None:
 
 
 class OwnSocket(socket.socket):
-    """A socket whose number a script may close, as one that it does not know, and give to a file of its own: that one
-    is then neither used nor closed.
-    """
+    """A socket that notices if the script closed its descriptor and reused it for another file, and then neither uses
+    nor closes that file."""
 
     def __init__(self, taken: socket.socket) -> None:
-        """In the place of another one, which is no socket any more."""
+        """Takes over the descriptor of `taken`, which is detached."""
         seconds = taken.gettimeout()
         super().__init__(fileno=taken.detach())
         self.settimeout(seconds)
@@ -177,11 +176,11 @@ class OwnSocket(socket.socket):
 
     @property
     def is_there(self) -> bool:
-        """False where its number is free, or another file's."""
+        """Whether the descriptor still belongs to this socket."""
         return self.fileno() >= 0 and opened_at(self.fileno()) == self._opened
 
     def close(self) -> None:
-        """Ends it, if it is there."""
+        """Closes the socket, if it is still there."""
         if self.is_there:
             super().close()
         elif self.fileno() >= 0:

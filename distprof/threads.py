@@ -1,7 +1,6 @@
-"""Threads for work that is done side by side, and none where a process has so little address space that they may die;
-and threads in the process of a script, which does not see them.
+"""Thread pools, which run inline if address space is scarce; and threads that are invisible to the script.
 
-A thread that gets no memory while it starts is never noticed by the one that started it, which waits for ever.
+If a thread gets no memory while it starts, Python never notices, and the thread that started it waits forever.
 """
 
 from __future__ import annotations
@@ -16,52 +15,53 @@ from distprof.own import _thread
 from distprof.system import all_blocked, limit_of
 
 SCARCE_BYTES = 4 << 30
-"""Address space below which memory is taken to be short."""
+"""A limit on address space below this number of bytes counts as scarce."""
 
 
 class InlineExecutor(Executor):
-    """Does what is submitted at once, in the thread that submits it."""
+    """An executor that runs work immediately in the calling thread."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Its result, or what it raised."""
+        """Runs the work; returns a completed future with its result or exception."""
         done = Future[Any]()
         try:
             done.set_result(work(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 (it is raised by result())
+        except Exception as error:  # noqa: BLE001 (result() raises it)
             done.set_exception(error)
         return done
 
 
 def thread_pool(workers: int | None = None) -> Executor:
-    """So many threads; None: as many as the machine can use."""
+    """Returns an executor with this many threads (None: the default of Python), or inline if memory is scarce."""
     return InlineExecutor() if is_scarce() else ThreadPoolExecutor(workers)
 
 
 def is_scarce() -> bool:
-    """True where this process may not have `SCARCE_BYTES` of address space."""
+    """Returns whether the address space of this process is limited to less than `SCARCE_BYTES`."""
     most = limit_of("AS")
     return most is not None and most < SCARCE_BYTES
 
 
 class UnseenThread:
-    """A daemon thread that `threading` does not know of, and that gets no signal.
+    """A daemon thread that `threading` does not know, and that receives no signals.
 
-    Scripts wait for all threads there are, count them, name them, and give them a function that traces or profiles;
-    some block signals and wait for them, and a thread that does not would get them instead. What the thread itself
-    starts inherits that. It must not call `threading.current_thread`, which makes it known, or `stay_unseen` then.
+    Scripts may wait for all threads, count them, name them, or set trace and profile functions for them. Some block
+    signals and wait for them; another thread that does not block them would receive them instead. Threads that this
+    thread starts inherit its blocked signals. It must not call `threading.current_thread`, which registers it, or must
+    call `stay_unseen` afterwards.
     """
 
     def __init__(self, target: Callable[..., object], *arguments: Any) -> None:
-        """Of a function that raises nothing."""
+        """Takes a function that does not raise, and its arguments."""
         self._target, self._arguments = target, arguments
         self._running = _thread.allocate_lock()
         self._process = 0
 
     def start(self) -> None:
-        """Begins to run.
+        """Starts the thread.
 
         Raises:
-            RuntimeError: There can be no more threads.
+            RuntimeError: No more threads can be started.
         """
         self._running.acquire()
         self._process = os.getpid()
@@ -73,13 +73,13 @@ class UnseenThread:
             raise
 
     def join(self, seconds: float | None = None) -> bool:
-        """Waits until it has ended, or so long; true if it has."""
+        """Waits until the thread has ended, for at most `seconds` (None: without limit); returns whether it has."""
         if self.is_alive() and self._running.acquire(timeout=-1 if seconds is None else max(seconds, 0)):
             self._running.release()
         return not self.is_alive()
 
     def is_alive(self) -> bool:
-        """True while it runs; in a child that was forked it does not."""
+        """Returns whether the thread is running; False in a forked child."""
         return self._running.locked() and self._process == os.getpid()
 
     def _run(self) -> None:
@@ -92,19 +92,19 @@ class UnseenThread:
 
 
 def stay_unseen() -> None:
-    """Of the calling thread: a library that it called may have asked for `threading.current_thread`."""
+    """Unregisters the calling thread, in case a library called `threading.current_thread`, which registers it."""
     getattr(threading, "_active", {}).pop(_thread.get_ident(), None)
 
 
 _unseen: dict[int, int] = {}
-"""The `ident` of each -> the process it runs in."""
+"""`ident` of each unseen thread -> id of its process."""
 
 
 def running() -> list[int]:
-    """The `ident` of each unseen thread of this process."""
+    """Returns the `ident` of each unseen thread of this process."""
     return [ident for ident, process in [*_unseen.items()] if process == os.getpid()]
 
 
 def is_unseen(ident: int) -> bool:
-    """Whether that is one of them."""
+    """Returns whether `ident` is an unseen thread of this process."""
     return _unseen.get(ident) == os.getpid()

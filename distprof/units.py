@@ -1,4 +1,4 @@
-"""Numbers as short texts with units for people; an unknown value is a dash."""
+"""Formats numbers with units for people; an unknown value is a dash."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def percent(ratio: float | None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: `1 end of an arrow`, `2 ends of an arrow`."""
+    """Returns a number with its noun: `1 end of an arrow`, `2 ends of an arrow`."""
     word, *rest = noun.split(" of ", 1)
     return f"{number} {word if number == 1 else word + 's'}{''.join(f' of {more}' for more in rest)}"
 
 
 def numbered(noun: str, numbers: Sequence[int]) -> str:
-    """Things by their numbers: `step 3`, `steps 0-2, 5`."""
+    """Returns a noun with numbers: `step 3`, `steps 0-2, 5`."""
     return f"{noun}{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Numbers as ranges, in their order: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
+    """Returns numbers as ranges in the given order: [1, 2, 3, 7] is "1-3, 7", and [0, 8, 16, 24] is "0-24 by 8"."""
     every, found, begin = list(numbers), list[str](), 0
     while begin < len(every):
         length = _regular(every, begin)
@@ -64,11 +64,11 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 MANY = 4
-"""Numbers with one gap between them from which they are a range; neighbours always are."""
+"""Minimum number of equally spaced numbers for a range; consecutive numbers always form one."""
 
 
 def _regular(numbers: Sequence[int], begin: int) -> int:
-    """How many of the numbers from there on are a range."""
+    """Returns how many numbers from index `begin` form a range."""
     end, stride = begin + 1, numbers[begin + 1] - numbers[begin] if begin + 1 < len(numbers) else 0
     while stride > 0 and end < len(numbers) and numbers[end] - numbers[end - 1] == stride:
         end += 1

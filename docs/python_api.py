@@ -1,4 +1,4 @@
-"""Writes docs/python-api.md: what `import distprof` exports, by signatures and docstrings.
+"""Writes docs/python-api.md: everything that `import distprof` exports, from signatures and docstrings.
 
 python docs/python_api.py
 """
@@ -17,7 +17,7 @@ import distprof
 
 PAGE = Path(__file__).parent / "python-api.md"
 SECTIONS = {"Args:": "Arguments", "Returns:": "Returns", "Yields:": "Yields", "Raises:": "Raises"}
-"""Sections of a docstring -> their titles here."""
+"""Section of a docstring -> its title on the page."""
 
 HEAD = """# The Python API
 
@@ -29,7 +29,7 @@ does not import torch; the first use of a name that needs torch does. Drop-in re
 
 
 def page() -> str:
-    """The whole page: functions, then classes."""
+    """Returns the whole page: functions, then classes."""
     found = {name: getattr(distprof, name) for name in distprof.__all__ if name != "__version__"}
     functions = [name for name in found if not inspect.isclass(found[name])]
     classes = [name for name in found if name not in functions]
@@ -48,7 +48,7 @@ def _call(function: Callable[..., Any], name: str) -> Iterator[str]:
 
 
 def _signature(function: Callable[..., Any], name: str) -> str:
-    """The signature on one line where it fits, else with one line a parameter."""
+    """Returns the signature in one line if it fits, else with one line per parameter."""
     signature = inspect.signature(function)
     parts: list[str] = []
     for one in signature.parameters.values():
@@ -68,7 +68,7 @@ def _parameter(one: inspect.Parameter) -> str:
 
 
 def _plain(annotation: Any) -> str:
-    """An annotation, which is text in our modules, without quotes around names imported for types."""
+    """Returns an annotation, which is a text in our modules, without quotes around names imported only for types."""
     return re.sub(r"^'(.*)'$|^\"(.*)\"$", r"\1\2", str(annotation))
 
 
@@ -91,7 +91,7 @@ def _type(annotation: str) -> str:
 
 
 def _fields(cls: type) -> Iterator[tuple[str, str, str]]:
-    """Annotated attributes with the docstring below each."""
+    """Yields annotated attributes: name, annotation and the docstring below it."""
     for base in _public_bases(cls):
         tree = ast.parse(inspect.getsource(base)).body[0]
         assert isinstance(tree, ast.ClassDef)
@@ -122,13 +122,13 @@ def _members(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _public_bases(cls: type) -> list[type]:
-    """The class alone where its base has a section of its own."""
+    """Returns the class and those of its bases that have no section of their own."""
     bases = [base for base in cls.__mro__ if base.__module__.startswith("distprof")]
     return [base for base in bases if base is cls or base.__name__ not in distprof.__all__]
 
 
 def _docstring(text: str) -> Iterator[str]:
-    """Markdown of a docstring in Google's style."""
+    """Yields Markdown for a Google style docstring."""
     for block in text.split("\n\n"):
         head, _, rest = block.partition("\n")
         if head in SECTIONS:
@@ -140,7 +140,7 @@ def _docstring(text: str) -> Iterator[str]:
 
 
 def _entries(text: str, *, named: bool) -> str:
-    """A list item for each entry; lines that continue one are indented further."""
+    """Returns a list with an item per entry (continuation lines are indented); if not `named`, a paragraph."""
     lines = inspect.cleandoc("\n" + text).splitlines()
     if not named:
         return f"{_one_line(' '.join(lines))}\n"

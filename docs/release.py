@@ -1,10 +1,10 @@
-"""Makes what a release uploads, and checks it: `make dist`. release.md says what else a release is.
+"""Builds and checks the files of a release: `make dist`. release.md describes the other steps of a release.
 
     python docs/release.py          the sdist and the wheels, in dist/
     python docs/release.py FOLDER   in another folder
 
-Wheels are packed from the sdist, whose files are those that git has. The merge engine in them is compiled by zig, for
-any Linux with glibc 2.17 or later; one wheel is without, for every other system.
+Wheels are built from the sdist, which has exactly the files in git. Their merge engine is compiled by zig, for any
+Linux with glibc 2.17 or later; one wheel has no engine, for all other systems.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).parents[1]
 ENGINE = "distprof/compiled/_compiled.so"
 START_FILES = {f"distprof/launch/{name}": name for name in ("distprof-start.pth", "distprof_start.py")}
-"""What a wheel has beside the package, and not in it."""
+"""File in the repository -> its name in a wheel, where it is beside the package."""
 MACHINES = {"x86_64": 62, "aarch64": 183}
-"""Architecture of a wheel with the engine -> the machine that the header of an ELF file names."""
+"""Architecture of a wheel with the engine -> machine number in the header of an ELF file."""
 LINKS = ("launch", "merge")
-"""Folders that the sdist has in the place of the links to them."""
+"""Folders that replace the links to them in the sdist."""
 NOT_SHIPPED = {".ci/run", *(f"distprof/{name}" for name in LINKS)}
-"""What git has and the sdist has not."""
+"""Files in git that are not in the sdist."""
 TOOLS = ("hatchling", "ziglang", "auditwheel", "twine")
 
 
 class Unfit(Exception):
-    """What was made must not be uploaded, or cannot be made."""
+    """A file of the release must not be uploaded, or cannot be built."""
 
 
 def make(folder: Path) -> list[Path]:
-    """Makes and checks everything, then puts it into a folder in the place of what an earlier release left there."""
+    """Builds and checks everything, then moves it to a folder and removes files of earlier releases there."""
     if missing := [name for name in TOOLS if importlib.util.find_spec(name) is None]:
         raise Unfit(f"cannot import {', '.join(missing)}  hint: make dist, or pip install 'distprof[dist]'")
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def make(folder: Path) -> list[Path]:
 
 
 def new_sdist(folder: Path) -> Path:
-    """Packs the source, and compares its files with those of git."""
+    """Builds the sdist, and compares its files with those in git."""
     sdist = packed("sdist", ROOT, folder)
     if not (ROOT / ".git").exists():
         say("this is no checkout of git: the files of the sdist were not compared")
@@ -65,7 +65,7 @@ def new_sdist(folder: Path) -> Path:
 
 
 def new_wheels(sdist: Path, folder: Path) -> Iterable[Path]:
-    """Packs the wheels from the sdist alone."""
+    """Builds the wheels from the sdist alone."""
     output("tar", "-xzf", sdist, "-C", folder)
     source = folder / sdist.name.removesuffix(".tar.gz")
     files = {START_FILES.get(name, name) for name in files_of(sdist) if name.startswith("distprof/")}
@@ -80,15 +80,15 @@ def new_wheels(sdist: Path, folder: Path) -> Iterable[Path]:
 
 
 def cross_compiling(architecture: str) -> dict[str, str]:
-    """The environment in which hatch_build.py compiles for another machine: zig brings all that it takes."""
+    """Returns environment variables with which hatch_build.py cross-compiles with zig."""
     compiler = (sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.2.17", "-s")
-    # pip knows the first name since 20.3
+    # pip supports the first name since version 20.3
     return {"DISTPROF_WHEEL_PLATFORM": f"manylinux_2_17_{architecture}.manylinux2014_{architecture}",
             "CC": shlex.join(compiler)}
 
 
 def check_engine(wheel: Path, architecture: str, machine: int) -> None:
-    """The library is of the machine that the wheel is named after, and asks for no newer glibc."""
+    """Checks that the library matches the architecture of the wheel, and needs no newer glibc."""
     with zipfile.ZipFile(wheel) as archive:
         header = archive.read(ENGINE)[:20]
     if header[:4] != b"\x7fELF" or int.from_bytes(header[18:20], "little") != machine:
@@ -99,32 +99,32 @@ def check_engine(wheel: Path, architecture: str, machine: int) -> None:
 
 
 def packed(kind: str, source: Path, folder: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Lets hatchling pack; the same source gives the same bytes."""
+    """Builds with hatchling; the result is reproducible."""
     run("hatchling", "build", "--target", kind, "--directory", folder, cwd=source, environ=environ or {})
     (path,) = folder.glob("distprof-*.*")
     return path
 
 
 def files_of(sdist: Path) -> list[str]:
-    """Paths of an sdist below its one folder."""
+    """Returns the paths in an sdist, relative to its top-level folder."""
     with tarfile.open(sdist) as archive:
         return [member.name.partition("/")[2] for member in archive if not member.isdir()]
 
 
 def contents(wheel: Path) -> set[str]:
-    """Paths of a wheel without its metadata."""
+    """Returns the paths in a wheel without its metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
 def in_sdist(names: Iterable[str]) -> set[str]:
-    """Where the sdist has the files of git."""
+    """Returns the paths in the sdist of files in git."""
     return {f"distprof/{name}" if name.startswith(tuple(f"{link}/" for link in LINKS)) else name
             for name in names if name not in NOT_SHIPPED}
 
 
 def compare(made: Path, found: set[str], wanted: set[str], source: str) -> None:
-    """The archive has the files that it should have, and no other."""
+    """Checks that an archive has exactly the files that it should have."""
     if strays := sorted(found - wanted):
         raise Unfit(f"{made.name} has what {source} has not: {named(strays)}  hint: commit or remove")
     if missing := sorted(wanted - found):
@@ -132,22 +132,22 @@ def compare(made: Path, found: set[str], wanted: set[str], source: str) -> None:
 
 
 def named(paths: Sequence[str]) -> str:
-    """The first path, and how many more."""
+    """Returns the first path and the number of others as text."""
     return paths[0] + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
 
 
 def git(*words: str) -> str:
-    """What git prints."""
+    """Returns the output of git."""
     return output("git", "-C", ROOT, *words)
 
 
 def run(*words: object, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> str:
-    """Runs a Python tool; what it prints."""
+    """Runs a Python tool and returns its output."""
     return output(sys.executable, "-m", *words, cwd=cwd, environ=environ)
 
 
 def output(*words: object, cwd: Path = ROOT, environ: Mapping[str, str] | None = None) -> str:
-    """Runs a program that must succeed; what it prints."""
+    """Runs a program that must succeed and returns its output."""
     command = [*map(str, words)]
     try:
         done = subprocess.run(command, cwd=cwd, env=os.environ | (environ or {}), capture_output=True, text=True,
@@ -160,12 +160,12 @@ def output(*words: object, cwd: Path = ROOT, environ: Mapping[str, str] | None =
 
 
 def say(text: str) -> None:
-    """Talks, on stderr."""
+    """Prints a message to stderr."""
     sys.stderr.write(f"distprof: {text}\n")
 
 
 def main(words: Sequence[str]) -> None:
-    """Shows what was made."""
+    """Builds the release and prints its files."""
     try:
         if (ROOT / ".git").exists():
             os.environ.setdefault("SOURCE_DATE_EPOCH", git("log", "-1", "--format=%ct").strip())

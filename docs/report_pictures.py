@@ -1,8 +1,8 @@
-"""Pictures of a report: a run directory comes in (recorded if it is not there), PNGs of the page go out.
+"""Makes pictures of a report; records the run first if its directory does not exist.
 
 python docs/report_pictures.py RUN FOLDER
 
-RUN is relative to the repository: its name is on the pictures.
+RUN is relative to the repository, because its name appears in the pictures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PICTURES: dict[str, tuple[Any, Any, str | None]] = {
     "report-dark.png": ({"width": 1280, "height": 1110}, "dark", "modules"),
     "report-phone.png": ({"width": 390, "height": 844}, "light", None),
 }
-"""Name -> size of the window, colours, and the section that is scrolled to."""
+"""File name -> size of the window, colour scheme, and section to scroll to (None: top)."""
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def take(report: Path, folder: Path) -> None:
-    """Writes the pictures of a page."""
+    """Writes the pictures of a report."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=chromium(), args=FLAGS) as browser:

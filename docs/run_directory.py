@@ -1,4 +1,4 @@
-"""Writes docs/run-directory.md: its tables are those of distprof/contract/.
+"""Writes docs/run-directory.md, whose tables come from distprof/contract/.
 
 python docs/run_directory.py
 """
@@ -150,7 +150,7 @@ recording ends without a sample, it holds until then; the amount of any clock ad
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     parts = [HEAD.replace("@CODES@", "".join(_codes())), "\n## Tables of a rank\n\nEvery table begins with\n\n", *_rows(TAGS)]
     for table in (*RANK_TABLES, *ASKED_TABLES):
         parts += _section(table, f"### {table.file}", TAGS)
@@ -163,7 +163,7 @@ def page() -> str:
 
 
 def _codes() -> Iterator[str]:
-    """A table of the codes and fields of problems, and one of remarks."""
+    """Yields a table of the codes and fields of problems, and one of remarks."""
     for kind, title in ((Problem, "Code of a problem"), (Remark, "Code of a remark")):
         yield f"| {title} | fields | meaning |\n|---|---|---|\n"
         for one in kind.__subclasses__():

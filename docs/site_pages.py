@@ -1,4 +1,4 @@
-"""Pages of the site that lie outside of docs/, and links between them and the others; mkdocs calls this."""
+"""Adds pages from outside of docs/ to the site and rewrites links between pages; mkdocs calls these functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages from outside of docs/."""
+    """Adds the pages of `OUTSIDE`."""
     for path, page in OUTSIDE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Links between files of the repository become links between pages."""
+    """Turns links between files of the repository into links between pages."""
     sources = {page: path for path, page in OUTSIDE.items()}
     folder = posixpath.dirname(sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
     return LINK.sub(lambda link: f"]({_page(link[1], folder, page.file.src_uri)}", markdown)

@@ -32,17 +32,17 @@ RECORDING = ("run", "demo", "bench", "selftest")
 """Commands that start ranks."""
 READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
            "waits", "export", "split", "upload")
-"""Commands that read runs: nothing of theirs is left to do when Python ends."""
+"""Commands that read runs; they have nothing left to do when the interpreter shuts down."""
 
 
 TABLES = ("merge", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits")
-"""Commands with tables, on a terminal as wide as that."""
+"""Commands that cut tables to the width of the terminal; they have `--wide`."""
 
 
 class Commands(click.Group):
     """Finds `distprof NAME` as the click command `NAME` in `commands/NAME.py` and imports only that file.
 
-    A hyphen in the name is an underscore in that of the file and of the function.
+    A hyphen in the name of a command is an underscore in the names of its file and function.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,7 +60,7 @@ class Commands(click.Group):
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if ctx.resilient_parsing:  # the line is completed
+        if ctx.resilient_parsing:  # for tab completion
             return super().resolve_command(ctx, args)
         names = self.list_commands(ctx)
         if args[0] not in names:
@@ -78,7 +78,7 @@ def _show_whole(_context: click.Context, _: click.Parameter, wanted: bool) -> No
 
 
 def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 (click's order)
-    """The version, and which merge engine is in use."""
+    """Shows the version and the merge engine in use."""
     if wanted and not context.resilient_parsing:
         from distprof.merge.scan.engine import described
 
@@ -111,7 +111,7 @@ def group(context: click.Context, *, debug: bool) -> None:
 
 
 def _show_help(context: click.Context) -> None:
-    """The help, and what to do next in this folder."""
+    """Shows the help and suggested next commands for this folder."""
     from distprof.launch.what_next import what_next
 
     lines = what_next(Path())
@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> None:
         tell_errors_once()
     arguments = sys.argv[1:] if argv is None else argv
     command = next((word for word in arguments if not word.startswith("-")), "")
-    # the ranks of a job are the user's, and what they say is wanted at once
+    # ranks of a job are the user's processes: their output must appear at once
     debug = "--debug" in arguments or "DISTPROF_DEBUG" in os.environ
     guarded = argv is None and command not in RECORDING and not debug and is_limited()
     outcome = _guarded(arguments) if guarded else _run(arguments)
@@ -135,7 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     if not close_standard_output():
         code = code or 128 + SIGPIPE
     if argv is None and command in READING and "concurrent.futures.process" not in sys.modules:
-        os._exit(code)  # all is written; a normal shutdown takes as long as merging a small run
+        os._exit(code)  # all output is written; a normal shutdown takes as long as merging a small run
     sys.exit(code)
 
 
@@ -146,14 +146,14 @@ def _guarded(arguments: list[str]) -> Outcome:
 
 
 def _run(arguments: list[str]) -> Outcome:
-    """Runs a command and says what went wrong."""
+    """Runs a command and reports errors; returns its exit code, or a line about a limit that was reached."""
     code: Any
     stdout = sys.stdout
     try:
         code = group.main(arguments, prog_name="distprof", standalone_mode=False) or 0
         sys.stdout.flush()
     except SystemExit as end:
-        # click puts something else in the place of standard output when nobody reads the help
+        # click replaces standard output if the reader of the help closed the pipe
         code = end.code or 0 if sys.stdout is stdout else 128 + SIGPIPE
     except Ended as end:
         code = end.exit_code
@@ -164,11 +164,11 @@ def _run(arguments: list[str]) -> Outcome:
     except click.ClickException as error:
         code = _fail(error.format_message(), 2, error)
     except DistprofError as error:
-        limit = reached(error) if isinstance(error, LackingError) else None  # torch may not fit into what it is given
+        limit = reached(error) if isinstance(error, LackingError) else None  # torch may not fit within the limits
         if limit is not None and not os.environ.get("DISTPROF_DEBUG"):
             return limit
         code = _fail(str(error), error.exit_code, error)
-    except BaseException as error:  # noqa: BLE001 (a panic of polars is no Exception)
+    except BaseException as error:  # noqa: BLE001 (a panic of polars is not an Exception)
         return _unexpected(error)
     return code if isinstance(code, int) else 1
 
@@ -190,7 +190,7 @@ def _fail(message: str, code: int, error: BaseException) -> int:
     if os.environ.get("DISTPROF_DEBUG"):
         import traceback
 
-        relay("".join(traceback.format_exception(error)).rstrip())  # as Python prints it, but for secrets
+        relay("".join(traceback.format_exception(error)).rstrip())  # as Python prints it, except for secrets
     else:
         say(message)
     return code

@@ -1,4 +1,4 @@
-"""Reads a DeepSpeed config file: its `flops_profiler` section, and which loggers of DeepSpeed it switches on."""
+"""Reads a DeepSpeed config file: its `flops_profiler` section, and which loggers of DeepSpeed it enables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECTION = "flops_profiler"
 COMMS_LOGGER = "comms_logger"
 BREAKDOWN = "wall_clock_breakdown"
 REPORTED = ("count", "time")
-"""Passes that DeepSpeed's report is made of."""
+"""Passes that DeepSpeed's report needs."""
 
 
 class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class FlopsProfilerSection(msgspec.Struct, frozen=True, kw_only=True):
     output_file: str | None = None
 
     def plan(self) -> StepPlan:
-        """Recording from `profile_step` on; the default plan if the section is not enabled."""
+        """Returns a plan that waits `profile_step` steps; the default plan if the section is not enabled."""
         return StepPlan(wait=self.profile_step) if self.enabled else StepPlan()
 
 
@@ -41,7 +41,7 @@ def read_section(path: Path) -> FlopsProfilerSection:
     """Reads and checks the section; the rest of the file is ignored.
 
     Raises:
-        UsageError: There is no such file, it holds no JSON object, or a setting is wrong.
+        UsageError: The file does not exist or is not a JSON object, or a setting is wrong.
     """
     section = _content(path).get(SECTION, {})
     where = f"in {SECTION} of {path}"
@@ -65,10 +65,10 @@ def read_section(path: Path) -> FlopsProfilerSection:
 
 
 def logger_notes(path: Path) -> Iterator[str]:
-    """What distprof has in place of the loggers that a config switches on, and what they do to what is recorded.
+    """Yields notes on loggers that a config enables: how they affect the recording, and what distprof offers instead.
 
     Raises:
-        UsageError: There is no such file, it holds no JSON object, or a setting is wrong.
+        UsageError: The file does not exist or is not a JSON object, or a setting is wrong.
     """
     content = _content(path)
     section, breakdown = content.get(COMMS_LOGGER), content.get(BREAKDOWN, False)
@@ -97,14 +97,17 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _decoded(text: bytes, path: Path) -> Any:
-    """Parses JSON, or Hjson (JSON with comments), which DeepSpeed accepts too; hjson is installed with DeepSpeed."""
+    """Parses JSON, or Hjson (JSON with comments), which DeepSpeed also accepts; hjson is installed with DeepSpeed."""
     try:
         return msgspec.json.decode(text)
+    except (UnicodeDecodeError, RecursionError) as error:
+        hint = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else None
+        raise UsageError(f"{path} is not valid JSON: {error}", hint=hint) from error
     except msgspec.DecodeError as error:
         try:
             return import_module("hjson").loads(text.decode())
         except ImportError:
             hint = "comments need the package hjson: pip install hjson"
-        except ValueError:
+        except (ValueError, RecursionError):
             hint = None
         raise UsageError(f"{path} is not valid JSON: {error}", hint=hint) from error

@@ -1,4 +1,4 @@
-"""Waits for torch in every Python that starts with DISTPROF_OUT set; installed beside the package, for its start hook.
+"""Waits for the import of torch in every Python process with DISTPROF_OUT set; installed beside the package.
 
 `distprof-start.pth` imports this before anything else runs, so it imports nothing that Python has not loaded by then.
 """
@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # that of `typing`, which takes milliseconds
+TYPE_CHECKING = False  # instead of the one in `typing`, whose import takes milliseconds
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 
 class UntilTorch:
-    """Import hook that is called for every module, and hands over to `distprof.launch.start_hook` at torch."""
+    """Import hook that is called for every module; when torch is imported, `distprof.launch.start_hook` takes over."""
 
     handed_over = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds torch as Python would, with what watches for the start of a training."""
+        """Finds torch as Python would, and installs the hook that waits for the start of training."""
         if name != "torch" or self.handed_over:
             return None
         self.handed_over = True
@@ -33,12 +33,12 @@ class UntilTorch:
             finally:
                 sys.path[:0] = first
             return watching().find_spec(name, path, target)
-        except Exception:  # noqa: BLE001 (no script fails because of us; its import of torch will say what is wrong)
+        except Exception:  # noqa: BLE001 (distprof must not break the script; the import of torch reports the error)
             return None
 
 
 def begin() -> None:
-    """Waits, in a process that is not one of ours."""
+    """Starts to wait, except in distprof's own worker, which records by itself, and with DISTPROF_DISABLE."""
     if os.environ.get("DISTPROF_DISABLE") or any(
             word.endswith(("distprof.launch.worker", "launch/worker.py")) for word in sys.orig_argv):
         return

@@ -1,4 +1,4 @@
-"""The checks of `distprof doctor`: whether this machine can record, and with which limits."""
+"""The checks of `distprof doctor`: whether this machine can record, and what is limited."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from distprof.system import LINUX
 from distprof.units import counted, si
 
 PACKAGES = ("numpy", "pyarrow", "polars", "msgspec", "isal", "click", "rich", "jinja2", "fsspec")
-"""What reads runs; recording takes torch as well."""
+"""Packages needed to read runs; recording also needs torch."""
 READING = ("python", "packages")
-"""Topics without which no run is read."""
+"""Topics whose failure makes reading runs impossible."""
 MIN_FREE_BYTES = 1 << 30
-"""Free disk below which a recording may not fit."""
+"""Free disk space in bytes below which a recording may not fit."""
 
 
 class Finding(NamedTuple):
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
     topic: str
     level: str
-    """ok, warn (works with limits) or fail (cannot record)."""
+    """`ok`, `warn` (works with limitations) or `fail` (cannot record)."""
     text: str
 
 
@@ -49,8 +49,8 @@ def examine(out: Path, *, as_json: bool, peak: bool = False) -> tuple[str, bool]
 
     Args:
         out: Directory in which runs would be written.
-        as_json: Return JSON instead of text.
-        peak: Measure peak rates as well; takes some seconds per device.
+        as_json: Returns JSON instead of text.
+        peak: Also measures peak rates, which takes some seconds per device.
 
     Returns:
         The report, and False if recording is impossible.
@@ -84,7 +84,7 @@ def _verdict(failed: list[Finding], *, reads: bool) -> str:
 
 
 def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
-    """Peak rates of the CPU and, if there is one, of the current CUDA device, in FLOP/s and bytes/s."""
+    """Returns peak rates of the CPU and of the current CUDA device, if there is one, in FLOP/s and bytes/s."""
     if any(finding.level == "fail" and finding.topic in ("packages", "torch") for finding in findings):
         return []
     import torch
@@ -96,7 +96,7 @@ def _peaks(findings: list[Finding]) -> list[dict[str, Any]]:
 
 
 def with_published(measured: dict[str, Any]) -> dict[str, Any]:
-    """Measured rates of a device beside the published ones."""
+    """Returns the measured rates of a device together with the published ones."""
     row = device_peaks(measured["device"])
     published = None if row is None else {key: value for key, value in asdict(row).items() if key != "pattern"}
     return {"device": measured["device"], "num_threads": measured["num_threads"], "published": published,
@@ -104,7 +104,7 @@ def with_published(measured: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_peaks(devices: list[dict[str, Any]], page: Page) -> None:
-    """One table per device."""
+    """Adds one table per device to a page."""
     for device in devices:
         threads, published = device["num_threads"], device["published"]
         by = "" if threads is None else f", {counted(threads, 'thread of torch')}"

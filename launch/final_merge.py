@@ -1,4 +1,4 @@
-"""The merge at the end of `distprof run`, in a process of its own: whatever becomes of it, the job has ended well."""
+"""The merge at the end of `distprof run`, in its own process, so that its failure cannot affect the job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distprof.errors import Ended
 from distprof.terminal import say
 
 MERGE = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from distprof.launch.cli import main; main()"
-"""Imports what this process would import, and not what lies in the working directory, as `-m` does."""
+"""Imports from the same path as this process; `-m` would also import from the working directory."""
 
 
 def final_merge(directory: Path) -> list[str] | None:
     """Merges a run.
 
     Returns:
-        The answer, line by line; None where there is no merge, which was said.
+        The lines of the answer; None if the merge failed.
     """
     command = [sys.executable, "-c", MERGE, "\n".join(sys.path), "merge", "--answer", str(directory)]  # or its URL
     environ = {name: value for name, value in os.environ.items() if name != "DISTPROF_OUT"}
@@ -37,16 +37,16 @@ def final_merge(directory: Path) -> list[str] | None:
 
 
 def _run(command: list[str], environ: dict[str, str]) -> tuple[int, str]:
-    """Its exit code and its standard output; standard error is ours, where it draws its progress.
+    """Returns the exit code and standard output of the merge; it inherits standard error, for its progress bar.
 
     Raises:
-        Ended: A signal ends this process; the merge has ended, too.
+        Ended: A signal ends this process; it has also ended the merge.
     """
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                           errors="backslashreplace", env=environ) as merge:
         try:
             answer, _ = merge.communicate()
         except Ended:
-            merge.terminate()  # a terminal has sent it the signal already, others have not
+            merge.terminate()  # it received the signal only if that came from a terminal
             raise
     return merge.returncode, answer

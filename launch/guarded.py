@@ -1,7 +1,7 @@
-"""Runs a command under low limits, and says in one line that one of them was reached.
+"""Runs a command under low resource limits, and reports in one line if one of them was reached.
 
-Polars, Arrow and OpenBLAS abort the process, or print pages, where they get no memory or no thread. So the command
-runs in a child whose stderr is kept back: what comes out is either all that the child said, or one line.
+Polars, Arrow and OpenBLAS abort the process, or print many lines, if they cannot get memory or threads. Therefore the
+command runs in a child process whose stderr is buffered: either all of it is printed, or one line instead.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from distprof.launch.limits import reached, short
 from distprof.system import SIGNALS
 
 ALLOCATOR = b"<jemalloc>: "
-"""Begins lines of polars' allocator: thousands where it cannot start a thread, though it works without."""
+"""Prefix of lines of polars' allocator, which are removed: it prints thousands if it cannot start a thread, although
+it works without it."""
 Outcome = int | str
-"""The exit code of a command, or a line on the limit that was reached."""
+"""The exit code of a command, or a line about the limit that was reached."""
 
 
 def run_guarded(run: Callable[[], Outcome]) -> Outcome:
-    """Runs a command in a child process, and prints what it said unless a limit was reached.
+    """Runs a command in a child process, and prints its stderr unless a limit was reached.
 
     Returns:
-        What the command returns; 128 + n where signal n ended it.
+        What the command returned; 128 + n if signal n ended it; a line about the likely limit if it crashed.
     """
     try:
         kept, notes = os.memfd_create("stderr"), os.memfd_create("notes")
@@ -38,7 +39,7 @@ def run_guarded(run: Callable[[], Outcome]) -> Outcome:
         _be_child(run, kept, notes)
     status = _wait_for(child)
     *temporary, outcome = _content(notes).split(b"\0")
-    for path in temporary:  # gone, unless it got no chance to clean up, or no memory
+    for path in temporary:  # exists only if the child could not clean up
         shutil.rmtree(path, ignore_errors=True)
     if outcome.isdigit():
         with suppress(OSError):
@@ -54,7 +55,7 @@ def run_guarded(run: Callable[[], Outcome]) -> Outcome:
 
 
 def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
-    """Runs the command, notes its outcome and never returns."""
+    """Runs the command, writes its outcome to `notes` and never returns."""
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         end_with_parent("SIGTERM")
@@ -67,7 +68,7 @@ def _be_child(run: Callable[[], Outcome], kept: int, notes: int) -> None:
 
 
 def _wait_for(child: int) -> int:
-    """Its status at its end; signals that arrive meanwhile are its own."""
+    """Waits for the child and returns its status; forwards signals to it in the meantime."""
     def forward(number: int, _: object) -> None:
         os.kill(child, number)
 

@@ -1,4 +1,4 @@
-"""The job that `distprof run` starts: makes the run directory, runs torchrun with the worker, notes how it ended."""
+"""The job that `distprof run` starts: creates the run directory, runs torchrun with the worker, records the end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from distprof.storage.remote_path import RemotePath
 
 ReportWriter = Callable[[Path, FlopsProfilerSection], None]
-"""Prints or writes the report of a run directory that the flops_profiler section asks for."""
+"""Prints or writes the report of a run directory that the flops_profiler section requests."""
 
 
 def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
@@ -68,14 +68,14 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
 
     Args:
         argv: Arguments after `distprof run`.
-        write_report: Called at the end if --config asks for a report.
-        after_merge: Called once the run is merged, in place of saying the answer and the next commands.
+        write_report: Called at the end if --config requests a report.
+        after_merge: Called after the merge, instead of printing the answer and the next commands.
 
     Returns:
         The exit code of the first rank that failed (128 + n for signal n), else 0.
 
     Raises:
-        UsageError: An argument is wrong, or there is no such script.
+        UsageError: An argument is wrong, or the script does not exist.
         OutputError: The run directory cannot be created.
     """
     args = parse(argv)
@@ -88,7 +88,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         say(note)
     sizes, ranks = axis_sizes(args), world_size(args)
     if sizes and ranks is not None:
-        from_sizes(sizes, rank=0, world_size=ranks)  # checks that they divide the ranks
+        from_sizes(sizes, rank=0, world_size=ranks)  # checks that the sizes divide the number of ranks
     every = step_every(args)
     ranks_chosen = ChosenRanks.parse(args.ranks) if args.ranks is not None else ChosenRanks.requested(os.environ)
     is_watched = (args.watch or os.environ.get(WATCH)) != "off"
@@ -104,13 +104,13 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     if args.watch_bytes is not None:
         os.environ[WATCH_VARIABLE] = str(num_bytes(args.watch_bytes, "--watch-bytes"))
     os.environ[LOG_TO] = args.log_to or ""
-    rank_bytes(os.environ)  # what the ranks would not take is refused here
+    rank_bytes(os.environ)  # rejects values here that ranks would reject
     watch_bytes(os.environ)
     target = remote(args.out) if args.out is not None else None
     if target is not None:
         check_target(target, force=args.force)
     directory = _spool(args, target) if target is not None else args.out or _default_directory(args)
-    known = plan if ranks is None else plan.for_ranks(ranks)  # the ranks see for themselves: a script may start more
+    known = plan if ranks is None else plan.for_ranks(ranks)  # ranks decide themselves: a script may start more ranks
     started = this_launch(run_id=new_run_id(), plan=str(known), world_size=ranks, sizes=sizes, key=_key(args))
     if is_one_node(args):
         run_id = started.run_id
@@ -124,9 +124,9 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
         os.environ[RANKS] = ranks_chosen.text
     _set_environment(directory, plan, run_id, sizes, every, debug=args.debug, force=args.force)
     if may_restart(args):
-        # torch 2.13 gives the next attempt the store of the last one, where its ranks find addresses of dead ranks
+        # torch 2.13 reuses the store for the next attempt, whose ranks would find addresses of dead ranks there
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    # folders of ranks are moved when an attempt ends: then nothing is uploaded before the end
+    # rank folders are moved when an attempt ends, so with restarts nothing is uploaded before the end of the job
     sending = None if target is None else JobUpload(directory, target, meanwhile=not may_restart(args))
     watching = None if watched is None else WatchProcess(watched.of(directory, run_id, is_alone=is_one_node(args)))
     copying = None if hosts is None or is_one_node(args) else HostsProcess(
@@ -157,7 +157,7 @@ def _report(write_report: ReportWriter, directory: Path, section: FlopsProfilerS
 
 
 def _default_directory(args: argparse.Namespace) -> Path:
-    """Creates a directory under runs/; jobs that start in the same second get one each."""
+    """Creates a directory under runs/; jobs that start in the same second get different ones."""
     if not is_one_node(args):
         raise UsageError("a job on several nodes needs --out",
                          hint="use --out DIR on every node: a shared directory, or a separate one on each node")
@@ -174,12 +174,12 @@ def _default_directory(args: argparse.Namespace) -> Path:
 
 
 def _spool(args: argparse.Namespace, target: RemotePath) -> Path:
-    """Where ranks record what is then uploaded: on several nodes each has one of its own."""
+    """Returns the local directory in which ranks record before the upload; with several nodes, each has its own."""
     return _default_directory(args) if is_one_node(args) else Path("runs") / target.name
 
 
 def _key(args: argparse.Namespace) -> str:
-    """A hash of the arguments that the launchers of all nodes share; '' on one node."""
+    """Returns a hash of the arguments that are equal on all nodes; '' for one node."""
     if is_one_node(args):
         return ""
     shared = (args.rdzv_id, args.rdzv_endpoint, args.master_addr, args.master_port)
@@ -191,7 +191,7 @@ def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mappin
     os.environ |= {"DISTPROF_OUT": os.fspath(directory.resolve()), "DISTPROF_STEPS": str(plan),
                    "DISTPROF_RUN_ID": run_id}
     os.environ |= {f"DISTPROF_{axis.upper()}": str(size) for axis, size in sizes.items()}
-    os.environ.pop(TOPICS, None)  # of another recording: the plan says what is recorded in this one
+    os.environ.pop(TOPICS, None)  # belongs to another recording; the plan determines what this one records
     if every is not None:
         os.environ[VARIABLE] = every
     os.environ |= {name: "1" for name, wanted in (("DISTPROF_DEBUG", debug), ("DISTPROF_FORCE", force)) if wanted}
@@ -199,28 +199,28 @@ def _set_environment(directory: Path, plan: StepPlan, run_id: str, sizes: Mappin
 
 
 def _with_worker(args: argparse.Namespace) -> argparse.Namespace:
-    """The same job with the worker in front of the script."""
+    """Returns the arguments of the same job with the worker before the script."""
     script = ["-m", args.training_script] if args.module else [args.training_script]
     args.training_script_args = [*script, *args.training_script_args]
     args.training_script, args.module, args.run_path = worker.__file__, False, False
     if is_one_node(args) and not sets_rendezvous(args):
-        args.standalone = True  # a free port, so that two jobs on one machine do not meet
+        args.standalone = True  # uses a free port, so that two jobs on one machine do not join each other
     return args
 
 
 def _launch(args: argparse.Namespace, directory: Path) -> tuple[int, dict[str, int]]:
-    """Runs the job; returns its exit code, and fields of run.json on the rank that failed first."""
+    """Runs the job; returns its exit code, and fields of run.json about the rank that failed first."""
     script = args.training_script_args[args.training_script_args[0] == "-m"]
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import run as torchrun
 
-    # torchrun gives each rank one thread where nobody says otherwise, and five lines of warning about it
+    # torchrun gives each rank one thread by default, and prints a warning of five lines about it
     logging.getLogger("torch.distributed.run").addFilter(lambda record: "OMP_NUM_THREADS" not in str(record.msg))
     try:
         torchrun(args)
     except ChildFailedError as error:
-        # what torchrun prints at its end, in its words; it takes our worker for the script
+        # prints what torchrun would print, but with the name of the script instead of the worker
         relay(f"{ChildFailedError.__module__}.{ChildFailedError.__name__}: "
               f"{ChildFailedError(Path(script).name, error.failures)}")
         rank, why = _first(error, directory)
@@ -234,7 +234,7 @@ def _launch(args: argparse.Namespace, directory: Path) -> tuple[int, dict[str, i
         return 128 + int(error.sigval), {}
     except KeyboardInterrupt:
         return 130, {}
-    except Exception as error:  # noqa: BLE001 (no port, no temporary folder, ...: without us a traceback and exit code 1)
+    except Exception as error:  # noqa: BLE001 (no port, no temporary folder, ...: torchrun would print a traceback)
         say(f"torchrun could not run the job: {type(error).__name__}: {error}  hint: `--debug` shows the traceback")
         if os.environ.get("DISTPROF_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
@@ -243,15 +243,15 @@ def _launch(args: argparse.Namespace, directory: Path) -> tuple[int, dict[str, i
 
 
 def _first(error: ChildFailedError, directory: Path) -> tuple[int, str | None]:
-    """The rank of this node that failed first, and its exception.
+    """Returns the rank of this node that failed first, and its exception if known.
 
-    torchrun takes the one that it saw ended first, which may be a rank that lost its connection to that one.
+    torchrun names the rank that it saw end first, which may only have lost its connection to the one that failed.
     """
     seen = int(error.get_first_failure()[0])
     ranks = [rank for rank in _recorded(directory) if rank.rank in error.failures]
     first = first_failure(ranks)
     if first is None and is_victim(seen, ranks):
-        # killed without a word, by the system for instance; torchrun itself ends the others with SIGTERM
+        # a rank was killed before it could record an exception, e.g. by the OOM killer; torchrun ends others by SIGTERM
         others = [rank for rank, failure in error.failures.items()
                   if failure.exitcode != -signal.SIGTERM and not is_victim(rank, ranks)]
         return min(others, key=lambda rank: error.failures[rank].timestamp, default=seen), None
@@ -263,6 +263,6 @@ def _first(error: ChildFailedError, directory: Path) -> tuple[int, str | None]:
 def _recorded(directory: Path) -> list[RankJson]:
     found = []
     for path in directory.glob(f"rank*/{RANK_JSON}"):
-        with suppress(DataError):  # merging will say so
+        with suppress(DataError):  # the merge will report it
             found.append(rank_json.read(path, RankJson))
     return found

@@ -1,4 +1,4 @@
-"""Arguments of `distprof run`: all flags of torchrun and those of recording."""
+"""Arguments of `distprof run`: all flags of torchrun and flags for recording."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from distprof.recording.steps.pattern import StepEvery
 from distprof.storage.places import place
 
 RENDEZVOUS = ("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "node_rank")
-"""Flags of torchrun that set where ranks meet."""
+"""Flags of torchrun that configure the rendezvous."""
 OF_OTHERS = ("DISTPROF_", "PET_")
-"""Begin names of variables that set what is recorded, and flags of torchrun."""
+"""Prefixes of environment variables that configure a recording, and of defaults for torchrun's flags."""
 KEPT = ("DISTPROF_DEBUG", "DISTPROF_PLAIN_ENGINE")
 ON_THIS_MACHINE = ("--no-progress", "--standalone", "--local-addr=127.0.0.1")
-"""Flags of jobs that distprof ships. No name of this machine is looked up, which takes long, or fails, without a
-network."""
+"""Flags of jobs that are part of distprof. They avoid looking up the name of this machine, which is slow or fails
+without a network."""
 
 
 def forgotten(environ: Mapping[str, str]) -> list[str]:
-    """Variables that another job has set and that a shipped job must not see."""
+    """Returns names of environment variables of other jobs, which jobs that are part of distprof must not see."""
     return [name for name in environ if name.startswith(OF_OTHERS) and name not in KEPT]
 
 
@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses and checks the arguments after `distprof run`.
 
     Raises:
-        UsageError: An argument is wrong, or there is no such script.
+        UsageError: An argument is wrong, or the script does not exist.
     """
     args = job_parser().parse_args(list(argv))
     if args.no_python:
@@ -49,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def job_parser() -> argparse.ArgumentParser:
-    """The parser of torchrun with a group for recording."""
+    """Returns the parser of torchrun with an additional group of flags for recording."""
     from torch.distributed.run import get_args_parser
 
     parser = get_args_parser()
@@ -66,7 +66,7 @@ def job_parser() -> argparse.ArgumentParser:
 
 
 def add_recording_flags(group: argparse._ActionsContainer) -> None:
-    """Adds the flags that torchrun has not."""
+    """Adds the flags that torchrun does not have."""
     group.add_argument("--out", type=place, default=None, metavar="DIR",
                        help="run directory (default: runs/<script>-<time>); with a URL like s3://bucket/runs/a, ranks "
                             "are recorded to the default directory and uploaded when complete")
@@ -153,7 +153,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
-    """Sizes of mesh axes from the environment and the arguments.
+    """Returns sizes of mesh axes from the environment and the arguments, which take precedence.
 
     Raises:
         UsageError: A size is less than 1.
@@ -167,10 +167,10 @@ def axis_sizes(args: argparse.Namespace) -> dict[str, int]:
 
 
 def asked_steps(args: argparse.Namespace) -> str:
-    """The plan that the arguments name, '' for the usual one.
+    """Returns the plan in the arguments; '' for the default plan.
 
     Raises:
-        UsageError: They name passes, and none at all.
+        UsageError: `--passes off` is combined with flags that select passes.
     """
     if args.passes == "on":
         return args.steps or ""
@@ -181,20 +181,20 @@ def asked_steps(args: argparse.Namespace) -> str:
 
 
 def step_every(args: argparse.Namespace) -> str | None:
-    """What ends a step, by the arguments, else by the environment.
+    """Returns what ends a step according to the arguments, else to the environment; None if neither says.
 
     Raises:
-        UsageError: It is neither the class of an optimizer nor a number.
+        UsageError: The value is neither the name of an optimizer class nor a number.
     """
     given = StepEvery.parse(args.step_every) if args.step_every is not None else StepEvery.requested(os.environ)
     return given.text if given is not None else None
 
 
 def world_size(args: argparse.Namespace) -> int | None:
-    """Number of ranks; None if torchrun sets it at run time (elastic jobs).
+    """Returns the number of ranks; None if torchrun determines it at run time (elastic jobs).
 
     Raises:
-        UsageError: torchrun takes no such number of nodes or ranks.
+        UsageError: torchrun does not accept the number of nodes or ranks.
     """
     from torch.distributed.run import determine_local_world_size, parse_min_max_nnodes
 
@@ -208,18 +208,18 @@ def world_size(args: argparse.Namespace) -> int | None:
 
 
 def is_one_node(args: argparse.Namespace) -> bool:
-    """True for a job on this machine alone."""
+    """Returns whether the job runs on this machine only."""
     return args.nnodes in ("1", "1:1")
 
 
 def may_restart(args: argparse.Namespace) -> bool:
-    """True where torchrun may start the ranks again: after a failure, or when nodes come and go."""
+    """Returns whether torchrun may restart the ranks, after a failure or when nodes join or leave."""
     least, _, most = str(args.nnodes).partition(":")
     return args.max_restarts > 0 or (most not in ("", least))
 
 
 def sets_rendezvous(args: argparse.Namespace) -> bool:
-    """True if a flag or a PET_ variable, which torchrun takes as the default of a flag, sets where ranks meet."""
+    """Returns whether a flag, or a PET_ variable (torchrun's default for a flag), configures the rendezvous."""
     defaults = job_parser()
     return any(f"PET_{name.upper()}" in os.environ or getattr(args, name) != defaults.get_default(name)
                for name in RENDEZVOUS)

@@ -1,4 +1,4 @@
-"""How a job ended: written into run.json, and said with the answer of its merge or the commands that come next."""
+"""The end of a job: writes it to run.json, and prints the answer of the merge or the next commands."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from distprof.storage.remote_path import RemotePath
 
 OTHERS_S, LOOK_S = 30.0, 0.2
-"""How long the launcher of a host waits for the ranks of the others, and how often it looks."""
+"""How long the launcher of a host waits for the ranks of other hosts, and how often it checks, in seconds."""
 AfterMerge = Callable[[Path], None]
-"""Takes the run directory once it is merged."""
+"""Gets the run directory after the merge."""
 
 
 def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, int], *, merges: bool,
            after_merge: AfterMerge | None = None, uploaded_to: str | None = None,
            job_lines: Sequence[str] = (), is_alone: bool = True, gathered: Gathered | None = None) -> None:
-    """Writes how the job ended into run.json, and says what was recorded: its answer, or the next command.
+    """Writes the end of the job to run.json, and prints what was recorded and the answer or the next command.
 
     Args:
         directory: The run directory.
-        started: What run.json held at the start.
-        code: Exit code of the job; one that failed is not merged, which may take long. One that the user ended when
-            everything had been recorded did not fail.
-        failed: Fields of run.json on the rank that failed first.
-        merges: Whether ranks may be merged here and now.
-        after_merge: Called in place of saying the answer and the next commands, which are not said of a job that failed
+        started: Contents of run.json at the start.
+        code: Exit code of the job. A failed job is usually not merged, because that may take long. A job that the user
+            interrupted after everything was recorded did not fail.
+        failed: Fields of run.json about the rank that failed first.
+        merges: Whether a merge is allowed.
+        after_merge: Called instead of printing the answer and the next commands, which are not printed for a failed job
             either.
-        uploaded_to: The URL to which all hosts of the job upload their ranks; None: they stay where they are.
-        job_lines: What was noticed in all steps of the job; said after the answer.
-        is_alone: False where launchers of other hosts end as well: the first one that finds all ranks merges them.
-        gathered: Where hosts have no common directory, what became of what they recorded.
+        uploaded_to: URL to which all hosts of the job upload their ranks; None if they do not.
+        job_lines: Findings of the watch about all steps of the job; printed after the answer.
+        is_alone: Whether the job ran on one host only; else the first launcher that finds all ranks merges them.
+        gathered: If hosts share no directory: the result of copying their files.
     """
     interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
     if gathered is not None:
@@ -87,12 +87,12 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
 
 
 def _are_here(directory: Path, one: RanksDirectory) -> bool:
-    """Whether all ranks of another host were copied."""
+    """Returns whether all ranks of another host were copied to this directory."""
     return all((directory / rank_folder(rank)).is_dir() for rank in one.ranks)
 
 
 def _forget_copied(directory: Path, gathered: Gathered) -> None:
-    """Removes what others copied to be watched, and upload themselves."""
+    """Removes what other hosts copied here only for the watch, because they upload it themselves."""
     for place in gathered.places:
         for name in (place, f"{place}{PARTIAL_SUFFIX}"):
             if (directory / name).is_dir():
@@ -103,7 +103,10 @@ def _forget_copied(directory: Path, gathered: Gathered) -> None:
 
 def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: AfterMerge | None,
                   job_lines: Sequence[str], *, merges: bool, has_failed: bool) -> None:
-    """Where the other hosts copied what they recorded, as far as they are still there."""
+    """Ends the job on the first host, to which other hosts copied their files.
+
+    A failed job is merged only if files of a host are missing.
+    """
     for end in gathered.ends:
         about = about_run(directory)
         if end.exit_code and about is not None:
@@ -122,17 +125,17 @@ def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: A
 
 
 def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
-    """Merges what all hosts uploaded, unless others are not done yet, or one of them merges already.
+    """Merges what all hosts uploaded, unless some are not done yet or another one is already merging.
 
     Args:
-        target: Of the run; the ranks of this host are there.
-        job_lines: What was noticed in all steps of the job.
+        target: URL of the run, to which the ranks of this host were uploaded.
+        job_lines: Findings of the watch about all steps of the job.
     """
     from distprof.launch.upload.job_upload import claimed, unclaimed
 
     try:
         merges = claimed(target)
-    except (DistprofError, OSError, msgspec.MsgspecError) as error:
+    except (DistprofError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         why = f"cannot check whether all ranks have been uploaded: {error.args[0] if error.args else error}"
         merges = False
     else:
@@ -151,7 +154,7 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
 
 def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, has_failed: bool,
               uploaded_to: str | None, merges: bool = False) -> None:
-    """What to type where nothing is merged here."""
+    """Prints the next commands if nothing is merged here."""
     if others and uploaded_to is not None:
         if merges and not has_failed:
             say(f"{done} The launcher that ends last merges those of all hosts.")
@@ -171,7 +174,7 @@ def _say_next(done: str, directory: Path, others: Sequence[RanksDirectory], *, h
 
 def _merge_once(directory: Path, started: RunJson, done: str, after_merge: AfterMerge | None,
                 job_lines: Sequence[str]) -> None:
-    """Merges where all hosts record into one directory, unless the launcher of another host does."""
+    """Merges the ranks of hosts that share a directory, unless the launcher of another host does."""
     until = time.monotonic() + OTHERS_S
     while not _is_whole(directory, started):
         if time.monotonic() > until:
@@ -195,7 +198,7 @@ def _merge_once(directory: Path, started: RunJson, done: str, after_merge: After
 
 
 def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[str]) -> None:
-    """Merges and says the answer; where that fails, what to type."""
+    """Merges and prints the answer; if the merge fails, the command to repeat it."""
     began = time.monotonic()
     try:
         answer = final_merge(directory)
@@ -207,7 +210,7 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
         return
     merged = directory / MERGED
     opened = f"; open its {TRACE_JSON} in https://ui.perfetto.dev" if (merged / TRACE_JSON).is_file() else ""
-    job_lines = () if set(job_lines[:1]) <= set(answer) else job_lines  # the answer has them
+    job_lines = () if set(job_lines[:1]) <= set(answer) else job_lines  # the answer may have them already
     lines = () if after_merge is not None else (*_indented([*answer, *job_lines]), "Next:",
                                                 *_indented(next_commands(directory)))
     say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)
@@ -216,14 +219,14 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
 
 
 def _is_whole(directory: Path, started: RunJson) -> bool:
-    """True where all ranks of the job recorded all that was asked for."""
+    """Returns whether all ranks of the job completed their recording."""
     ranks = [one for one in _ranks(directory) if one.status == "complete"]
     return bool(ranks) and len(ranks) == (started.world_size or ranks[0].world_size)
 
 
 def _ranks(directory: Path) -> Iterator[RankJson]:
     for path in directory.glob(f"rank*/{RANK_JSON}"):
-        with suppress(DataError):  # merging will say so
+        with suppress(DataError):  # the merge will report it
             yield rank_json.read(path, RankJson)
 
 
@@ -232,7 +235,7 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str, Any]) -> RunJson:
-    """Adds the end to run.json, which ranks and launchers of other nodes write as well; the first failure stays."""
+    """Adds the end to run.json, which ranks and launchers of other nodes also write; the earliest failure is kept."""
     def ended(about: RunJson) -> RunJson:
         earlier = about.failed_ns is not None and about.failed_ns <= failed.get("failed_ns", about.failed_ns)
         return replace(about, end_ns=time.time_ns(), exit_code=code or about.exit_code or 0,
@@ -242,7 +245,7 @@ def _write_end(directory: Path, started: RunJson, code: int, failed: Mapping[str
         with locked(directory):
             about = ended(about_run(directory) or started)
             rank_json.write(directory / RUN_JSON, about)
-    except OSError as error:  # the exit code stays that of the script
+    except OSError as error:  # must not change the exit code of the job
         say(f"cannot write {directory / RUN_JSON}: {error.strerror}")
         return started
     return about

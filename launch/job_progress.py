@@ -1,11 +1,11 @@
-"""How far the ranks of a job are, from the steps that they write down anyway; shown while they record.
+"""Shows the progress of the ranks while they record, from the step logs that they write anyway.
 
-Ranks do nothing for it, and wait for nobody.
+It costs the ranks nothing.
 
-The last row of a terminal, kept for a line of ours while other processes print to the same terminal. Whoever prints
-knows nothing of that line, and may be in the middle of one of its own. So the row is taken out of the region that
-scrolls, and the cursor is put back where it was: what others print stays what it is, and so does what they write to a
-pipe or a file, which no byte of ours ever reaches. Each change is one write, which the kernel does not mix with others.
+The progress is drawn in the last row of the terminal while other processes print to the same terminal. They know
+nothing of that row, and may be in the middle of a line. Therefore the row is excluded from the scroll region, and the
+cursor is moved back to where it was, which leaves the output of other processes intact; output to a pipe or file is
+never touched. Each change is a single write, which the kernel does not interleave with others.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from distprof.units import counted, duration
 
 FEWEST_ROWS, FEWEST_COLUMNS = 4, 30
 SAVE, RESTORE = "\x1b7", "\x1b8"
-"""The cursor: where it is, and its colour."""
+"""Save and restore the position and colour of the cursor."""
 FAMILIES = ("xterm", "tmux", "screen", "rxvt", "alacritty", "foot", "linux", "vte", "konsole", "gnome", "wezterm", "st")
-"""Terminals whose rows can be told apart. xterm-color is a notebook."""
+"""Families of TERM that support scroll regions. xterm-color, which notebooks set, is excluded."""
 OTHERS = ("STY", "JPY_PARENT_PID", "CI")
-"""Variables of GNU screen, which forgets what scrolls away above a row that is kept, of notebooks, and of logs."""
+"""Environment variables of GNU screen, which loses scrollback above a reserved row, of notebooks, and of CI logs."""
 WHOLE = "\x1b[r"
-"""All rows scroll. This moves the cursor."""
+"""Makes the scroll region the whole screen; moves the cursor."""
 OFF_THE_LAST_ROW = "\x1bD\x1b[A"
-"""Down and up again, in its column: on the last row that scrolls all others up, elsewhere it changes nothing."""
+"""Moves the cursor down and up again in its column; if it is in the last row, this scrolls all rows up."""
 
 
 class StatusRow:
-    """Draws a line, anew whenever it is told, until it is cleared.
+    """Draws a line in the last row of a terminal until it is cleared.
 
-    Nothing is drawn where the terminal is small or of another kind, and while this process is in its background.
+    Draws nothing if the terminal is too small, and while this process is in its background.
     """
 
     def __init__(self, terminal: int) -> None:
-        """Takes an open file, which need not be a terminal."""
+        """Takes the file descriptor of the terminal."""
         self._terminal = terminal
         self._drawn_at: os.terminal_size | None = None
-        """Its size when the line was drawn; None where no line is there."""
+        """Size of the terminal when the line was drawn; None if no line is shown."""
 
     def draw(self, text: str) -> None:
-        """Puts a text there, cut where it is too long.
+        """Draws a text, cut to the width of the terminal.
 
         Raises:
             OSError: The terminal is gone.
@@ -61,12 +61,12 @@ class StatusRow:
         if size.lines < FEWEST_ROWS or size.columns < FEWEST_COLUMNS or not self._is_ours():
             self.clear()
             return
-        # anew each time: the terminal may have another size now, or somebody has reset it
+        # reserves the row every time, because the terminal may have been resized or reset
         self._write(drawn(visible(text), size))
         self._drawn_at = size
 
     def clear(self) -> None:
-        """Takes the line away, where there is one.
+        """Removes the line, if there is one.
 
         Raises:
             OSError: The terminal is gone.
@@ -85,13 +85,13 @@ class StatusRow:
 
 
 def drawn(text: str, size: os.terminal_size) -> str:
-    """What puts a text into the last row of a terminal, whatever is there and wherever its cursor is."""
+    """Returns the escape sequences that draw a text in the last row of a terminal, whatever the cursor position."""
     return (f"{SAVE}{WHOLE}{RESTORE}{OFF_THE_LAST_ROW}"
             f"{SAVE}\x1b[1;{size.lines - 1}r{_emptied(size)}{text[:size.columns - 1]}{RESTORE}")
 
 
 def taken_away(size: os.terminal_size, *, before: os.terminal_size) -> str:
-    """What takes it away; with another size than before, something else may be in that row."""
+    """Returns the escape sequences that release the last row, and clear it if the terminal was not resized."""
     return f"{SAVE}{WHOLE}{_emptied(size) if size == before else ''}{RESTORE}"
 
 
@@ -100,46 +100,46 @@ def _emptied(size: os.terminal_size) -> str:
 
 
 def has_rows(terminal: int, environ: Mapping[str, str]) -> bool:
-    """Whether a file is a terminal that can keep a row, as far as its environment shows."""
+    """Returns whether a file is a terminal that supports a reserved row, judging by environment variables."""
     family = environ.get("TERM", "").partition("-")[0]
     return os.isatty(terminal) and family in FAMILIES and environ["TERM"] != "xterm-color" and not any(
         name in environ for name in OTHERS)
 
 
 def never_stopped() -> None:
-    """The thread that calls this may write to a terminal from the background, to take its line away."""
+    """Blocks SIGTTOU in the calling thread, so that it can clear its line even if the process is in the background."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
 
 
 EVERY_S = 1.0
 SHARE = 0.02
-"""Of a processor that looking may take: with many ranks it happens less often."""
+"""Maximum fraction of a processor spent on reading step logs; with many ranks they are read less often."""
 PATIENCE_S = 1.0
-"""For the line to be taken away at the end of the job, where the terminal stands still."""
+"""How long to wait at the end of the job for the line to be cleared, in seconds; the terminal may be stopped."""
 LINE_BYTES = 4096
-"""More than a line on a step has."""
+"""More than the length of a line of the step log."""
 BEHIND = 2
-"""Steps; one less may only mean that a rank has not written it yet."""
+"""A rank is shown as behind from this many steps; with one step, it may only not have written it yet."""
 STANDS_OUT = 1.1
-"""Times the median from which a step is called slow."""
+"""A step is called slow from this multiple of the median over ranks."""
 STDERR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastStep:
-    """The last step that a rank wrote down."""
+    """The last step in the log of a rank."""
 
     rank: int
     step: int
-    """From 0."""
+    """Step number, counted from 0."""
     name: str
-    """Of its pass."""
+    """Name of its pass."""
     duration_ns: int
 
 
 @contextmanager
 def progress_shown(directory: Path, plan: StepPlan) -> Iterator[None]:
-    """Shows what ranks write to a run directory meanwhile, where standard error is a terminal."""
+    """Shows the progress of the ranks that record to a run directory, if standard error is a suitable terminal."""
     if not has_rows(STDERR, os.environ):
         yield
         return
@@ -166,10 +166,10 @@ def _show(directory: Path, plan: StepPlan, over: threading.Event) -> None:
 
 
 def last_steps(directory: Path) -> list[LastStep]:
-    """Of the ranks that record now and have ended a step."""
+    """Returns the last step of each rank that is recording and has ended a step."""
     found = []
     for path in directory.glob(f"rank?????{PARTIAL_SUFFIX}/{STEP_LINES}"):
-        with suppress(OSError, ValueError, KeyError):  # the folder is whole by now, or the line is not
+        with suppress(OSError, ValueError, KeyError):  # the folder was renamed, or the line is not complete
             row = json.loads(_last_line(path))
             found.append(LastStep(rank=int(path.parent.name[4:9]), step=row["step"], name=row["pass"],
                                   duration_ns=row["duration_ns"]))
@@ -183,7 +183,7 @@ def _last_line(path: Path) -> bytes:
 
 
 def progress_line(steps: list[LastStep], plan: StepPlan) -> str:
-    """`distprof: 9 of 32 steps recorded, trace pass; step 180.02 ms; slowest rank 2, 214.10 ms`."""
+    """Returns text like `distprof: 9 of 32 steps recorded, trace pass; step 180.02 ms; slowest rank 2, 214.10 ms`."""
     first, last = max(steps, key=lambda one: one.step), min(steps, key=lambda one: one.step)
     longest, typical_ns = max(steps, key=lambda one: one.duration_ns), median_low(one.duration_ns for one in steps)
     done, behind = first.step + 1, first.step - last.step

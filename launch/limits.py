@@ -1,6 +1,7 @@
-"""Limits of the process on memory, threads and open files: what a command says where one of them stops it.
+"""Limits of the process on memory, threads and open files: the messages of commands that reach one of them.
 
-Commands that read large traces have the allocator keep what was freed; they own their process, a library must not.
+Commands that read large traces make the allocator keep freed memory; they own their process, a library must not do
+this.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from distprof.system import LINUX, c_function, limit_of
 from distprof.threads import is_scarce
 
 ENOUGH_KB = 2_000_000
-"""Address space with which every command does its work on something small, with 2 processors and torch without CUDA;
-with 1,000,000 a merge does not.
+"""Address space in KB that is enough for every command on small inputs, with 2 processors and torch without CUDA;
+1,000,000 is not enough for a merge.
 """
 FEW_PROCESSES = 512
-"""Of a user, threads included."""
+"""A limit on processes and threads of a user is low below this number."""
 FEW_FILES = 64
+"""A limit on open files is low below this number."""
 _SHORT_OF_FILES = re.compile(r"too many open files", re.IGNORECASE)
 _SHORT_OF_MEMORY = re.compile(
     r"cannot allocate memory|failed to map segment|resource temporarily unavailable|new thread", re.IGNORECASE)
 
 
 def is_limited() -> bool:
-    """True where a limit of this process is so low that a library may abort because of it, and that can be told."""
+    """Returns whether a limit of this process is so low that a library may abort; always False except on Linux."""
     return LINUX and _is_low()
 
 
@@ -36,11 +38,11 @@ def _is_low() -> bool:
 
 
 def reached(error: BaseException) -> str | None:
-    """Which limit an error is due to, or what caused the error, in a line; None if it has another reason."""
+    """Returns a line about the limit that caused an error, directly or through its causes; None for other errors."""
     chain = list(_chain(error))
     if any(_is_of_files(one) for one in chain):
         return short_of_files()
-    # an error that nobody foresaw is taken for one of memory where that is short
+    # if memory is scarce, an unexpected error is attributed to it
     if any(_is_of_memory(one) for one in chain) or (is_scarce() and not isinstance(error, OSError)):
         return short_of_memory()
     return None
@@ -57,7 +59,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_of_files(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
-    if isinstance(error, ImportError) and _few_files() is not None:  # Python looks no further where it cannot look
+    if isinstance(error, ImportError) and _few_files() is not None:  # Python hides that it could not open files
         return True
     return bool(_SHORT_OF_FILES.search(str(error)))
 
@@ -69,13 +71,13 @@ def _is_of_memory(error: BaseException) -> bool:
 
 
 def short_of_files() -> str:
-    """The line where no file can be opened."""
+    """Returns the message for too many open files."""
     limit = limit_of("NOFILE")
     return f"too many open files: the limit is {limit}  hint: ulimit -n 1024"
 
 
 def short_of_memory() -> str:
-    """The line where there is no memory, or no thread can start."""
+    """Returns the message for lack of memory, or of threads."""
     limit, processes = limit_of("AS"), _few_processes()
     if limit is None and processes is not None:
         return (f"cannot start threads: the limit is {processes} processes and threads  hint: ulimit -u "
@@ -85,7 +87,7 @@ def short_of_memory() -> str:
 
 
 def short() -> str:
-    """The line where a library aborted, by the limit that is most likely the reason."""
+    """Returns the message after a library aborted, for the limit that is the most likely reason."""
     is_files = _few_files() is not None and limit_of("AS") is None and _few_processes() is None
     return short_of_files() if is_files else short_of_memory()
 
@@ -103,18 +105,18 @@ def _few_files() -> int | None:
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
 _OBJECTS = 200_000
-"""New objects between two runs of the cyclic garbage collector; a merge makes few cycles."""
+"""Number of new objects between two runs of the cyclic garbage collector; a merge creates few cycles."""
 
 
 def reuse_memory() -> None:
     """Makes the allocator keep freed memory for the next chunk instead of asking the kernel for new pages.
 
-    Call it before numpy and Arrow are imported. OpenBLAS gets one thread: nothing here multiplies matrices.
+    Call it before numpy and Arrow are imported. OpenBLAS gets one thread, because distprof does not multiply matrices.
     """
     gc.set_threshold(_OBJECTS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt = c_function("mallopt")
-    if mallopt is not None:  # only glibc has one
+    if mallopt is not None:  # only glibc has it
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         mallopt(_M_TRIM_THRESHOLD, 256 << 20)

@@ -1,4 +1,4 @@
-"""Models named as `module:factory` on the command line: imports the factory, makes the model and inputs, calls it."""
+"""Models named as `module:factory` on the command line: imports the factory, creates the model and inputs, calls it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ FORM = f"package.module:function or path/to/file.py:function, returning {RETURNS
 
 
 def make_call(spec: str, shapes: Sequence[str], dtypes: Sequence[str], device: str) -> ModelCall:
-    """Makes a model and the inputs of one call.
+    """Creates a model and the inputs of one call.
 
     Args:
         spec: `module:factory`; the current directory is on the path.
-        shapes: Like "1,3,224,224", one per input; none: the factory returns inputs.
+        shapes: Like "1,3,224,224", one per input; empty: the factory returns inputs.
         dtypes: Like "float32", one for all inputs or one for each.
         device: meta, cpu or cuda; torch's default device while the factory runs.
 
     Raises:
-        UsageError: There is no such factory, it returns no model, or inputs are missing or cannot be parsed.
+        UsageError: The factory does not exist or does not return a model, or inputs are missing or cannot be parsed.
         ModelError: The factory or its module raised.
     """
     inputs = _input_specs(shapes, dtypes)
@@ -60,7 +60,7 @@ def _input_specs(shapes: Sequence[str], dtypes: Sequence[str]) -> list[tuple[tup
 
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Integers are 0, an index that every embedding has."""
+    """Returns a random tensor; zeros for integers, because 0 is a valid index of every embedding."""
     if dtype.is_floating_point or dtype.is_complex:
         return torch.rand(shape, device=device).to(dtype)
     return torch.zeros(shape, dtype=dtype, device=device)
@@ -70,7 +70,7 @@ def import_factory(spec: str) -> Callable[[], Any]:
     """Imports a factory.
 
     Raises:
-        UsageError: There is no such module or name, or the object cannot be called.
+        UsageError: The module or name does not exist, or the object is not callable.
         ModelError: The module raised while it was imported.
     """
     place, separator, name = spec.rpartition(":")
@@ -85,7 +85,7 @@ def import_factory(spec: str) -> Callable[[], Any]:
 
 
 def _attribute(holder: object, part: str, spec: str) -> Any:
-    """An attribute of a module or class; some are made only when they are asked for, which may fail."""
+    """Returns an attribute of a module or class; some are created only on access, which may fail."""
     place, _, name = spec.rpartition(":")
     try:
         return getattr(holder, part)
@@ -118,7 +118,7 @@ def _module(place: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"no Python file at {path}")
-    folder = str(path.resolve().parent)  # as when the file is run, its neighbours can be imported
+    folder = str(path.resolve().parent)  # lets the file import its neighbours, as if it were run
     if folder not in sys.path:
         sys.path.insert(0, folder)
     name = path.stem if path.stem not in sys.modules else f"distprof_model_{path.stem}"
@@ -172,7 +172,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def hint_for(error: BaseException, device: str) -> str | None:
-    """What to try, for errors with a known cause."""
+    """Returns a hint for errors with a known cause, else None."""
     message = str(error)
     if device == "meta" and (reason := why_not_on_meta(error)) is not None:
         return f"{reason.cause}: " + ("--device cpu" if reason.cpu_can else "create the model in that precision")
@@ -184,7 +184,7 @@ NOTE = "distprof: raised in "
 
 def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device: str,
                examine: Callable[..., Counts]) -> Counts:
-    """Makes the model and returns what `examine` finds in a call of it.
+    """Creates the model and returns what `examine` finds in a call of it.
 
     Args:
         model: MODULE:FACTORY.
@@ -195,7 +195,7 @@ def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device:
 
     Raises:
         UsageError: As for `make_call`.
-        ModelError: The same, or the model raised; the message names the module.
+        ModelError: As for `make_call`, or the model raised; the message names the module.
     """
     with redirect_stdout(sys.stderr):  # what the model prints is not part of the result
         call = make_call(model, shapes, dtypes, device)
@@ -211,7 +211,7 @@ def call_model(model: str, shapes: Sequence[str], dtypes: Sequence[str], device:
 
 
 def tree_text(counts: Counts, *, depth: int, top: int | None, sort: str, as_json: bool) -> str:
-    """The tree of modules with totals, or all counts as JSON."""
+    """Returns the tree of modules with totals as text, or all counts as JSON."""
     if as_json:
         return counts.to_json(indent=1)
     page = Page()

@@ -1,4 +1,4 @@
-"""A model and the arguments of one call, as a factory returns them or the command line gives them."""
+"""A model and the arguments of one call, from a factory or the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distprof.errors import UsageError
 RETURNS = "a model, (model, inputs) or (model, args, kwargs)"
 ALL_INPUTS = "or write a factory that returns (model, inputs) or (model, args, kwargs)"
 LACKS_INPUTS = (TypeError, AttributeError, KeyError, IndexError, ValueError, AssertionError)
-"""What a model raises that got too few inputs."""
+"""Exceptions that a model may raise if it gets too few inputs."""
 
 
 class ModelCall(NamedTuple):
@@ -23,11 +23,11 @@ class ModelCall(NamedTuple):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     from_factory: bool = True
-    """False for arguments of the command line, which gives tensors only, and for none at all."""
+    """Whether the arguments came from the factory; False if they came from the command line or if there are none."""
 
     @classmethod
     def of(cls, made: object, spec: str) -> ModelCall:
-        """What a factory returned.
+        """Interprets what a factory returned.
 
         Raises:
             UsageError: It is not one of `RETURNS`.
@@ -59,7 +59,7 @@ class ModelCall(NamedTuple):
                              hint=f"--input-shape 1,3,224,224 per tensor; {ALL_INPUTS}") from error
 
     def hint_for(self, error: BaseException) -> str | None:
-        """What to try if the model may have raised because it got too few inputs."""
+        """Returns a hint if the model may have raised because it got too few inputs, else None."""
         signature = self._signature()
         if self.from_factory or signature is None or not isinstance(error, LACKS_INPUTS):
             return None
@@ -69,19 +69,19 @@ class ModelCall(NamedTuple):
         return f"{type(self.model).__name__}.forward also takes {shown}; {ALL_INPUTS}" if left else None
 
     def _signature(self) -> inspect.Signature | None:
-        """That of `forward`; None if there is none to be had."""
+        """Returns the signature of `forward`; None if it cannot be determined."""
         try:
             return inspect.signature(self.model.forward)
-        except Exception:  # noqa: BLE001 (a model may raise anything when it is asked for an attribute)
+        except Exception:  # noqa: BLE001 (access to an attribute of a model may raise anything)
             return None
 
 
 MOST_NAMES = 6
-"""So many inputs are named in a hint."""
+"""Maximum number of inputs that a hint names."""
 
 
 def _positional(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if type(given) in (tuple, list) else (given,)  # a packed sequence is a tuple, too
+    return tuple(given) if type(given) in (tuple, list) else (given,)  # not isinstance: a packed sequence is a tuple
 
 
 def _spelled(parameter: inspect.Parameter) -> str:

@@ -1,6 +1,6 @@
-"""Arguments and options that several commands share, and what a shell offers for them when Tab is pressed.
+"""Arguments and options that several commands share, and their tab completion.
 
-Imports neither torch nor tables.
+Imports neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 USUAL_OF_TORCHRUN = (
     "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--standalone", "--rdzv-backend",
     "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--module", "--log-dir", "--redirects", "--tee")
-"""Flags of torchrun, whose own list would have to import torch."""
+"""Flags of torchrun for completion; getting its own list would require importing torch."""
 
 
 def run_directories(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Runs in the working directory; files and folders where none begins like that."""
+    """Completes runs in the working directory; files and folders if no run matches."""
     from distprof.launch.what_next import runs_in
 
     runs = sorted(str(run) for run in runs_in(Path()))
@@ -43,12 +43,12 @@ def run_directories(context: click.Context, parameter: click.Parameter, incomple
 
 
 def files(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Whatever the shell finds."""
+    """Lets the shell complete files and folders."""
     return [CompletionItem(incomplete, type="file")]
 
 
 class CompletedRun(click.Command):
-    """`distprof run`, whose flags click does not know."""
+    """The command `distprof run`, which completes flags that click does not know."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from distprof.launch.job_arguments import add_recording_flags
@@ -61,7 +61,7 @@ class CompletedRun(click.Command):
 
 
 class Place(click.Path):
-    """A path here, or the URL of one elsewhere."""
+    """A local path or a URL."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return place(value) if isinstance(value, str) and is_url(value) else super().convert(value, param, ctx)
@@ -88,7 +88,7 @@ COUNT_DEVICE = click.option(
 
 
 def mesh_sizes(command: Callable[..., None]) -> Any:
-    """--pp, --dp, --cp, --ep and --tp; the command gets each as an int or None, see `given_sizes`."""
+    """Adds --pp, --dp, --cp, --ep and --tp; the command gets each as an int or None, see `given_sizes`."""
     return _with(command, [
         click.option(f"--{axis}", default=None, type=click.IntRange(min=1), metavar="N",
                      help=f"{TITLES[axis].replace(' ', '-').capitalize()} size, if the run does not record it.")
@@ -120,15 +120,15 @@ TIME_UNIT = click.option("--time-unit", type=click.Choice(["us", "ns"]), expose_
 
 
 def worker_options(command: Callable[..., None]) -> Any:
-    """--workers and --scheduler; see `given_workers`."""
+    """Adds --workers and --scheduler; see `given_workers`."""
     return _with(command, _WORKERS)
 
 
 def given_workers(processes: int | None, scheduler: str | None) -> Workers:
-    """What the two options ask for.
+    """Returns the workers that the two options select.
 
     Raises:
-        UsageError: Both were given.
+        UsageError: Both are set.
     """
     from distprof.merge.workers.choice import Workers
 
@@ -139,12 +139,12 @@ def given_workers(processes: int | None, scheduler: str | None) -> Workers:
 
 
 def given_sizes(sizes: Mapping[str, int | None]) -> dict[str, int]:
-    """Axis -> size of those that were given."""
+    """Returns axis -> size of the axes that are not None."""
     return {axis: size for axis, size in sizes.items() if size is not None}
 
 
 def model_arguments(command: Callable[..., None]) -> Any:
-    """MODULE:FACTORY and the shapes of its inputs."""
+    """Adds MODULE:FACTORY and the options for its inputs."""
     return _with(command, (
         click.argument("model", metavar="MODULE:FACTORY"),
         click.option("--input-shape", "shapes", multiple=True, metavar="1,3,224,224",
@@ -156,7 +156,7 @@ def model_arguments(command: Callable[..., None]) -> Any:
 
 
 def module_tree(*sorts: str) -> Callable[[Callable[..., None]], Any]:
-    """Options that select modules of a tree."""
+    """Returns a decorator that adds the options for trees of modules; `sorts` are the choices of --sort."""
     return lambda command: _with(command, (
         click.option("--depth", default=3, type=click.IntRange(min=0), metavar="N", show_default=True,
                      help="Levels shown below the root."),
@@ -174,10 +174,10 @@ def _with(command: object, options: Sequence[Callable[[Any], Any]]) -> Any:
 
 
 def given_runs(runs: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
-    """The directories to read, at the start of a command: numpy and Arrow are not to be imported before.
+    """Returns the directories to read. Call it at the start of a command, before numpy and Arrow are imported.
 
     Raises:
-        UsageError: There is no such attempt.
+        UsageError: The attempt does not exist.
     """
     from distprof.launch.limits import reuse_memory
 
@@ -188,10 +188,10 @@ def given_runs(runs: Sequence[Path], attempt: int | None) -> tuple[Path, ...]:
 
 
 def check_rates(**rates: float | None) -> None:
-    """Looks at rates that are given in place of published ones, by the names of their options.
+    """Checks rates of the user that replace published ones; keywords are the names of their options.
 
     Raises:
-        UsageError: One is no positive number.
+        UsageError: One is not a positive number.
     """
     for option, rate in rates.items():
         if rate is not None and not (math.isfinite(rate) and rate > 0):
@@ -199,7 +199,7 @@ def check_rates(**rates: float | None) -> None:
 
 
 def check_new(path: Path | None) -> None:
-    """Looks at what `--parquet` asks for, before the work.
+    """Checks the file of `--parquet` before the work starts.
 
     Raises:
         UsageError: The file exists.
@@ -209,7 +209,7 @@ def check_new(path: Path | None) -> None:
 
 
 def write_parquet(table: pl.DataFrame, path: Path) -> None:
-    """Writes what `--parquet` asks for.
+    """Writes a table to the file of `--parquet`.
 
     Raises:
         UsageError: The file exists.
@@ -221,5 +221,5 @@ def write_parquet(table: pl.DataFrame, path: Path) -> None:
 
 
 def as_csv(table: pl.DataFrame) -> str:
-    """What `--csv` prints: a header, and no line end behind the last row."""
+    """Returns a table as CSV with a header and without a newline at the end."""
     return table.write_csv().removesuffix("\n")

@@ -1,7 +1,7 @@
-"""Says why a script hangs that starts its own ranks inside a job of torchrun, as `distprof run` is one.
+"""Explains why a script hangs that starts its own ranks under torchrun, and so under `distprof run`.
 
-Its ranks inherit torchrun's `TORCHELASTIC_USE_AGENT_STORE`, so all of them connect to the store that a launcher opens.
-There is none at the address that the script has chosen, and torch retries for half an hour.
+Its ranks inherit torchrun's `TORCHELASTIC_USE_AGENT_STORE`, so all of them try to connect to a store that a launcher
+should have opened. There is none at the address that the script chose, and torch retries for half an hour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST = "0"
 
 @contextmanager
 def explained(init: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Around `init_process_group` in a process that a rank of torchrun has started: says it after 10 s, once a job."""
+    """Wraps `init_process_group` in a process started by a rank of torchrun; explains after 10 s, in rank 0 only."""
     if not _waits_for_agent(init, args, kwargs):
         yield
         return
@@ -38,11 +38,11 @@ def explained(init: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 
 
 def _waits_for_agent(init: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """True in rank 0 of ranks that look for the store of torchrun."""
+    """Returns whether this is rank 0 of ranks that will wait for the store of torchrun."""
     try:
         given = inspect.signature(init).bind(*args, **kwargs).arguments
     except TypeError:
-        return False  # torch says what is wrong
+        return False  # torch will report the wrong arguments
     rank = given.get("rank", -1)
     return (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and given.get("store") is None
             and given.get("init_method") in (None, "env://")

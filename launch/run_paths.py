@@ -1,6 +1,5 @@
-"""Paths that are near a run and are none: a part of one, or a folder that holds some. Each is refused with the command
-that was meant.
-"""
+"""Rejects paths that are not runs but close to one: part of a run, or a folder of runs. The error suggests the command
+that was probably meant."""
 
 from __future__ import annotations
 
@@ -17,15 +16,15 @@ from distprof.launch.what_next import started_ns
 from distprof.terminal import quoted
 
 RUNS = "runs"
-"""Where `distprof run` makes run directories."""
+"""Folder in which `distprof run` creates run directories."""
 SHOWN = 3
 
 
 def checked(context: click.Context, _parameter: click.Parameter, value: object) -> Any:
-    """A callback of click for paths of runs.
+    """A click callback that checks paths of runs.
 
     Raises:
-        DataError: One is a part of a run, or a folder with several.
+        DataError: A path is part of a run, or a folder with runs.
     """
     for path in value if isinstance(value, tuple) else (value,):
         if isinstance(path, Path) and not context.resilient_parsing:
@@ -34,19 +33,19 @@ def checked(context: click.Context, _parameter: click.Parameter, value: object) 
 
 
 def of_hosts(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> tuple[Path, ...]:
-    """As `checked`; a folder with nothing but the run directories that hosts of one job wrote stands for these."""
+    """As `checked`, but expands a folder of the run directories that several hosts of one job wrote."""
     return tuple(part for path in checked(context, parameter, value) for part in _parts(path) or [path])
 
 
 def _parts(path: Path) -> list[Path]:
-    """Run directories of one run in a folder; none where there is one only, or where they are of several runs."""
+    """Returns the run directories in a folder if there are several and all belong to one run, else an empty list."""
     if not path.is_dir() or (path / RUN_JSON).is_file() or any(path.glob(f"rank*/{RANK_JSON}")):
         return []
     found = sorted(file.parent for file in path.glob(f"*/{RUN_JSON}"))
     try:
         runs = {read(one / RUN_JSON, RunJson).run_id for one in found}
     except DataError:
-        return []  # who reads the folder says so
+        return []  # reading the folder will report it
     return found if len(found) > 1 and len(runs) == 1 else []
 
 
@@ -64,7 +63,7 @@ def _check(path: Path, command: str) -> None:
 
 
 def run_of(path: Path) -> Path | None:
-    """The run directory of which a path is the folder of a rank, or a file of the merge; None for all other paths."""
+    """Returns the run directory of a rank folder or of a file of its merge; None for all other paths."""
     is_rank = path.is_dir() and (path / RANK_JSON).is_file()
     is_merged = path.is_file() and path.absolute().parent.name == MERGED and (path.parent / SUMMARY_JSON).is_file()
     run = path.parent if is_rank else path.parent.parent
@@ -74,7 +73,7 @@ def run_of(path: Path) -> Path | None:
 
 
 def _runs_below(path: Path) -> list[Path]:
-    """Runs in `runs/` of a folder that is none and has no trace itself, the newest first."""
+    """Returns the runs in `runs/` of a folder, newest first; none if the folder is itself a run or has traces."""
     if not path.is_dir() or (path / RUN_JSON).is_file() or any(path.glob("*.json*")) or any(path.glob("rank*")):
         return []
     return sorted((found.parent for found in path.glob(f"{RUNS}/*/{RUN_JSON}")), key=started_ns, reverse=True)

@@ -1,4 +1,4 @@
-"""Standard input, output and error, which a caller may have closed; a bar for what takes long."""
+"""Handles standard streams that the caller closed, and draws a progress bar."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def open_standard_streams() -> None:
-    """Opens /dev/null in the place of each that is closed.
+    """Opens /dev/null in place of each closed standard stream.
 
-    Else the next file to be opened would take its number, and a library's message would go into that file.
+    Otherwise the next opened file would get its descriptor, and messages of libraries would be written to that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free descriptor, which is number
     null = Path(os.devnull)
     if sys.stdin is None:
         sys.stdin = null.open()
@@ -29,7 +29,7 @@ def open_standard_streams() -> None:
 
 
 def tell_errors_once() -> None:
-    """Leaves out that a file could not be closed while it went away: the error that came before is told."""
+    """Suppresses unraisable OSErrors, such as from closing a file during cleanup; the original error is reported."""
     def hook(found: sys.UnraisableHookArgs) -> None:
         if not isinstance(found.exc_value, OSError):
             sys.__unraisablehook__(found)
@@ -38,10 +38,10 @@ def tell_errors_once() -> None:
 
 
 def close_standard_output() -> bool:
-    """Leaves nothing to be written when the interpreter ends, where an error could not be told any more.
+    """Flushes standard output, because errors cannot be reported when the interpreter shuts down.
 
     Returns:
-        False where something could not be written.
+        False if something could not be written.
     """
     try:
         sys.stdout.flush()
@@ -55,7 +55,7 @@ def close_standard_output() -> bool:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
-    """Yields a function that takes the finished share, from 0 to 1; drawn on stderr if that is a terminal."""
+    """Yields a function that takes the completed fraction, from 0 to 1; draws on stderr if that is a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,10 +1,9 @@
-"""Records a script that nobody of ours started: `DISTPROF_OUT=runs/mine python train.py`, and the ranks it starts.
+"""Records a script without our launcher: `DISTPROF_OUT=runs/mine python train.py`, and the ranks that it starts.
 
-Python runs `distprof-start.pth` when it starts; where DISTPROF_OUT is set, that imports `distprof_start`, which waits
-until the script imports torch. From then on `StartHook` watches. Recording begins where the process shows that it
-trains: it enters a process group, or makes the first parameter of a model, or an optimizer. So launchers, workers of
-data loaders and of compilers are not recorded. A process that was started by one that is recorded is recorded only if
-it enters a process group.
+Python runs `distprof-start.pth` when it starts; if DISTPROF_OUT is set, this imports `distprof_start`, which waits
+until the script imports torch. Then `StartHook` waits for a sign that the process trains: it joins a process group, or
+creates the first parameter of a model, or an optimizer. Recording begins at this sign, so launchers and workers of data
+loaders and compilers are not recorded. Children of a recorded process are recorded only if they join a process group.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from distprof.own import time
 from distprof.system import after_fork
 
 RECORDED_BY = "DISTPROF_RECORDED_BY"
-"""Set for the processes that a recorded one starts."""
+"""Environment variable that a recorded process sets for its children."""
 LINGER_S = 0.2
 GROUP, MODEL, OPTIMIZER = "group", "model", "optimizer"
-"""What shows that a process trains."""
+"""Signs that a process trains."""
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Set by torchrun for its ranks, and inherited by those that a script starts."""
+"""Environment variable that torchrun sets for its ranks; ranks that a script starts inherit it."""
 C10D = "torch.distributed.distributed_c10d"
 
 
 def watching() -> AfterImport:
-    """The import hook that starts to watch once torch is imported; it is on sys.meta_path."""
+    """Installs and returns the import hook that calls `StartHook.watch` after torch is imported."""
     finder = AfterImport("torch", StartHook().watch)
     sys.meta_path.insert(0, finder)
     return finder
 
 
 class StartHook:
-    """Waits for the sign that this process trains, then records it until it ends."""
+    """Waits for a sign that this process trains, then records it until it ends."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -51,7 +50,7 @@ class StartHook:
         self._forked = False
 
     def watch(self) -> None:
-        """Begins to wait; called once torch is imported."""
+        """Starts to wait; called after torch is imported."""
         try:
             if not self._forked:
                 after_fork(self._after_fork)
@@ -59,15 +58,15 @@ class StartHook:
             after_import(C10D, self._watch_groups)
             if not self._is_child():
                 self._watch_training()
-        except Exception:  # noqa: BLE001 (no script fails because of us)
+        except Exception:  # noqa: BLE001 (distprof must not break the script)
             self._stop_waiting()
 
     def watch_children(self) -> None:
-        """Waits in the children that are forked, of a process that is recorded otherwise."""
+        """Waits only in forked children; for a process that is recorded in another way."""
         after_fork(self._after_fork)
 
     def _is_child(self) -> bool:
-        """True in a process that a script has started."""
+        """Returns whether a script started this process."""
         return self._child or self._forked or _is_multiprocessing_child()
 
     def _watch_training(self) -> None:
@@ -120,7 +119,7 @@ class StartHook:
 
     def _explained(self, init: Callable[..., Any], args: tuple[Any, ...],
                    kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-        """Says why ranks of a script wait for ever where torchrun has started the script."""
+        """Explains why ranks of a script hang if torchrun started the script."""
         if not self._is_child() or AGENT_STORE not in os.environ:
             return nullcontext()
         from distprof.launch.own_ranks import explained
@@ -135,8 +134,8 @@ class StartHook:
     def _begin(self, sign: str) -> None:
         if _is_data_worker():
             return
-        if sign != MODEL:  # a hook on parameters cannot be removed while it runs
-            # a rank of torchrun's ranks that makes a model first may wait for ever in its group later
+        if sign != MODEL:  # a parameter hook cannot be removed while it runs
+            # a rank started by a rank of torchrun may hang when it joins a group later, which `_explained` reports
             self._stop_waiting(for_groups=sign == GROUP or AGENT_STORE not in os.environ)
         if self._begun:
             return
@@ -150,7 +149,7 @@ class StartHook:
                                   force=bool(os.environ.get("DISTPROF_FORCE")), tentative=sign != GROUP)
             os.environ[RECORDED_BY] = str(os.getpid())
             self._watch_end()
-        except Exception as error:  # noqa: BLE001 (the script goes on as it would without us)
+        except Exception as error:  # noqa: BLE001 (distprof must not break the script)
             _say(f"not recording: {error}")
 
     def _watch_end(self) -> None:
@@ -158,7 +157,7 @@ class StartHook:
         if _is_multiprocessing_child():
             from multiprocessing.util import Finalize
 
-            Finalize(None, self._end, exitpriority=0)  # such a process ends without atexit
+            Finalize(None, self._end, exitpriority=0)  # such a process does not run atexit
 
     def _end(self) -> None:
         """Closes the recording however the script ended."""
@@ -169,15 +168,15 @@ class StartHook:
 
         try:
             end(recorder, _failure_of(sys.exception() or _uncaught()))
-        except Exception as error:  # noqa: BLE001 (the script ends as it would have)
+        except Exception as error:  # noqa: BLE001 (must not change how the script ends)
             _say(f"the recording could not be closed: {error}")
         if C10D in sys.modules:
-            # threads of gloo take the GIL to free their last work, which aborts a process that is shutting down
-            # (torch 2.13, without distprof too): give them time before that
+            # threads of gloo take the GIL to free their last work, which aborts an interpreter that is shutting down
+            # (torch 2.13, also without distprof): gives them time before that
             time.sleep(LINGER_S)
 
     def _after_fork(self) -> None:
-        """In a forked child: the parent's recording is not ours; a rank that is started by fork begins its own."""
+        """Resets the state in a forked child: it does not use the recording of its parent, but may start its own."""
         self._begun, self._recorder, self._forked = False, None, True
         self._stop_waiting()
         if "distprof.recording.active" in sys.modules:
@@ -199,18 +198,18 @@ def _is_multiprocessing_child() -> bool:
 
 
 def _is_data_worker() -> bool:
-    """True in a worker of a DataLoader, which may make modules to prepare samples."""
+    """Returns whether this is a worker of a DataLoader, which may create modules to prepare samples."""
     worker = sys.modules.get("torch.utils.data._utils.worker")
     return worker is not None and worker.get_worker_info() is not None
 
 
 def _uncaught() -> BaseException | None:
-    """The exception that ended the script, which Python keeps before it calls `sys.excepthook`."""
+    """Returns the exception that ended the script, which Python stores before it calls `sys.excepthook`."""
     return getattr(sys, "last_value", None)
 
 
 def _failure_of(error: BaseException | None) -> BaseException | None:
-    """The exception that ends a child; mp.spawn prints it itself and leaves with SystemExit."""
+    """Returns the exception that ends a process; mp.spawn prints the original one and exits with SystemExit."""
     if isinstance(error, SystemExit):
         if error.code in (None, 0):
             return None

@@ -1,4 +1,4 @@
-"""What `distprof doctor` says of torch and of accelerators: what there is, and what is missing for a recording."""
+"""The checks of `distprof doctor` of torch and accelerators: what is available, and what a recording lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distprof.timing.stopwatch import has_events
 
 
 def accelerator_lines() -> Iterator[tuple[str, str]]:
-    """Level and text of each line."""
+    """Yields the level and text of each line about accelerators."""
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if found is None:
         yield "ok", "no accelerator: distprof measures times on the CPU"
@@ -38,7 +38,7 @@ def _names(kind: str, module: ModuleType) -> list[str]:
 
 
 def _lacking(kind: str, module: ModuleType) -> Iterator[str]:
-    """What the backend of an accelerator lacks, and what that means."""
+    """Yields what the backend of an accelerator lacks, and the consequences."""
     if kind not in KINDS:
         yield f"the backend {kind} is unknown to distprof: jobs on it are measured on the host"
         return
@@ -51,11 +51,11 @@ def _lacking(kind: str, module: ModuleType) -> Iterator[str]:
 
 
 class Feature(NamedTuple):
-    """Something of torch that may be missing."""
+    """A feature of torch that may be missing."""
 
     is_there: Callable[[], bool]
     without: str
-    """What is missing, and what that means for a recording."""
+    """Text for the case that it is missing, and the consequences for a recording."""
 
 
 FEATURES = (
@@ -70,5 +70,5 @@ FEATURES = (
 
 
 def lacking() -> list[str]:
-    """What is missing here, one line each."""
+    """Returns one line for each missing feature."""
     return [feature.without for feature in FEATURES if not feature.is_there()]

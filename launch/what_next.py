@@ -1,4 +1,4 @@
-"""Which commands come next: for each run in this folder, as `distprof` alone shows, and for one that was merged."""
+"""Suggests the next commands: for the runs in this folder, as `distprof` without arguments shows, and after a merge."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ AFTER_MERGE = {
     "stats": "totals, step times and the slowest modules",
     "critical-path": "the critical path of a step",
 }
-"""Those that show most first, with what they show."""
+"""Command -> what it shows; the most informative first."""
 SHOWN = 3
 
 
 def command_names() -> list[str]:
-    """Of all commands, by name: one a file in `commands/`."""
+    """Returns the names of all commands, sorted; each is a file in `commands/`."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
 
 
 def next_commands(run: Path) -> list[str]:
-    """Command lines that show a run which was merged; `view` where there is a trace."""
+    """Returns command lines that show a merged run; includes `view` only if there may be a trace."""
     names = [name for name in AFTER_MERGE if name != "view" or not _lacks_trace(run / MERGED)]
     return [f"distprof {name} {quoted(run)}" for name in names[:SHOWN]]
 
 
 def _lacks_trace(merged: Path) -> bool:
-    """True for the merge of a job that ended before its timeline, or had none in its plan."""
+    """Returns whether a merge has no trace, because the job ended before its trace pass or its plan had none."""
     return merged.is_dir() and not any((merged / name).is_file() for name in TRACES)
 
 
 NEWEST = 3
-"""Runs that are shown."""
+"""Number of runs that are shown."""
 FIRST = (("distprof demo", "record a small job with a late rank, and find it"),
          ("distprof run --nproc-per-node 2 train.py", "record your own script"))
-"""Where there is no run yet."""
+"""Commands and descriptions if there is no run yet."""
 
 
 def what_next(folder: Path) -> list[str]:
-    """Lines with commands: what to do with the newest run, one for each of some older ones; or the first commands."""
+    """Returns lines with commands: all for the newest run, one for each older run; if there are no runs, `FIRST`."""
     runs = sorted(runs_in(folder), key=started_ns, reverse=True)
     newest, *older = list(islice(filter(None, map(_next_steps, runs)), NEWEST)) or [FIRST]
     rows = [*newest, *(steps[0] for steps in older)]
@@ -59,7 +59,7 @@ def what_next(folder: Path) -> list[str]:
 
 
 def runs_in(folder: Path) -> Iterator[Path]:
-    """The folder itself, the run that it is a part of, or run directories in it and in `runs/`: paths for a command."""
+    """Yields the folder itself if it is a run, the run that it is part of, or the runs in it and in `runs/`."""
     if (folder / RUN_JSON).is_file():
         yield folder
         return
@@ -71,7 +71,7 @@ def runs_in(folder: Path) -> Iterator[Path]:
 
 
 def started_ns(run: Path) -> int:
-    """When a run began, since the epoch; 0 where that cannot be read."""
+    """Returns when a run began, in ns since the epoch; 0 if unknown."""
     about = _about(run)
     return about.start_ns if about is not None else 0
 
@@ -84,7 +84,7 @@ def _about(run: Path) -> RunJson | None:
 
 
 def _next_steps(run: Path) -> Sequence[tuple[str, str]]:
-    """Commands, the first one first, each with a reason; none where nothing can be done with a run."""
+    """Returns the next commands for a run, each with a reason; empty if there is nothing to do with it."""
     about, where = _about(run), quoted(run)
     ranks = list(run.glob(f"rank?????/{RANK_JSON}"))
     partial = list(run.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))

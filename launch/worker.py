@@ -34,7 +34,7 @@ class Worker:
     def __init__(self) -> None:
         self._context: Any = None
         if not os.environ.get("DISTPROF_DISABLE"):
-            after_import("torch", self._start)  # a sitecustomize may have imported it
+            after_import("torch", self._start)  # also works if a sitecustomize has imported torch already
 
     def _start(self) -> None:
         try:
@@ -66,8 +66,8 @@ class Worker:
         finally:
             self._close(error)
             if "torch" in sys.modules:
-                # threads of gloo take the GIL to free their last work, which aborts a process that is shutting down
-                # (torch 2.13, without distprof too): give them time before that
+                # threads of gloo take the GIL to free their last work, which aborts an interpreter in shutdown
+                # (torch 2.13, also without distprof): gives them time before that
                 time.sleep(LINGER_S)
 
     def _close(self, error: BaseException | None) -> None:
@@ -83,19 +83,19 @@ class Worker:
                 for recorder in active():
                     recorder.close(error)
             self._context.__exit__(None, None, None)
-        except Exception as ours:  # noqa: BLE001 (the script ends as it would have)
+        except Exception as ours:  # noqa: BLE001 (must not change how the script ends)
             say(f"{_this_rank()}: could not close the recording: {ours}")
 
 
 def _directory() -> str:
-    """The run directory; where nobody gave one, one that all ranks of the job find by themselves."""
+    """Returns the run directory; without DISTPROF_OUT, a path that all ranks of the job derive independently."""
     given = os.environ.get("DISTPROF_OUT")
     if given:
         return given
     from distprof.recording.run_directory import launch_key_of
 
     name = launch_key_of(os.environ) or f"{time.strftime('%Y%m%d-%H%M%S')}"
-    found = os.path.abspath(f"runs/{Path(sys.argv[0]).stem}-{name}")  # noqa: PTH100 (links are not followed)
+    found = os.path.abspath(f"runs/{Path(sys.argv[0]).stem}-{name}")  # noqa: PTH100 (does not follow links)
     os.environ["DISTPROF_OUT"] = found
     if os.environ.get("RANK", "0") == "0":
         say(f"recording to {found}")
@@ -107,19 +107,19 @@ def _this_rank() -> str:
 
 
 def run_script(script: str) -> None:
-    """Executes a file as `__main__` with its folder first on sys.path; of a folder or an archive its `__main__.py`."""
+    """Executes a file as `__main__` with its folder first on sys.path; a folder or archive by its `__main__.py`."""
     if pkgutil.get_importer(script) is not None:
         sys.path[:not sys.flags.safe_path] = [script]
         _new_main()
         _run_as_main("__main__", alter_argv=False)
         return
-    script = os.path.abspath(script)  # noqa: PTH100 (like __file__ in python: links are not followed)
+    script = os.path.abspath(script)  # noqa: PTH100 (like __file__ in Python, does not follow links)
     _look_first_in(Path(script).resolve().parent)
     is_compiled = script.endswith(".pyc")
     kind = importlib.machinery.SourcelessFileLoader if is_compiled else importlib.machinery.SourceFileLoader
     with io.open_code(script) as file:
         code = pkgutil.read_code(file) if is_compiled else compile(
-            file.read(), script, "exec", dont_inherit=True)  # without the __future__ imports of this file
+            file.read(), script, "exec", dont_inherit=True)  # not with the __future__ imports of this file
     exec(code, _new_main(__file__=script, __cached__=None, __loader__=kind("__main__", script)))
 
 
@@ -130,7 +130,7 @@ def run_module(name: str) -> None:
     _run_as_main(name)
 
 
-_run_as_main = vars(runpy)["_run_module_as_main"]  # what Python calls for -m
+_run_as_main = vars(runpy)["_run_module_as_main"]  # the function that Python calls for -m
 
 
 def _new_main(**attributes: Any) -> dict[str, Any]:
@@ -143,12 +143,12 @@ def _new_main(**attributes: Any) -> dict[str, Any]:
 
 
 def _look_first_in(folder: Path) -> None:
-    if not sys.flags.safe_path:  # else Python puts nothing there
+    if not sys.flags.safe_path:  # with it, Python does not add the folder
         sys.path[0] = os.fspath(folder)
 
 
 def _frames_of_script(error: BaseException) -> types.TracebackType | None:
-    """The traceback of the script alone, without frames of this file and of runpy."""
+    """Returns the traceback without the outer frames of this file and of runpy."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
@@ -156,17 +156,17 @@ def _frames_of_script(error: BaseException) -> types.TracebackType | None:
 
 
 def main() -> None:
-    """Entry of every rank."""
+    """Entry point of every rank."""
     worker = Worker()
     try:
         worker.run(sys.argv[1:])
     except SystemExit:
         raise
-    except BaseException as error:  # printed like python prints it
+    except BaseException as error:  # prints it as Python would
         shown = error.with_traceback(_frames_of_script(error))
         sys.last_type, sys.last_value, sys.last_traceback = type(shown), shown, shown.__traceback__
         sys.excepthook(type(shown), shown, shown.__traceback__)
-        if isinstance(error, KeyboardInterrupt):  # Python ends by SIGINT then
+        if isinstance(error, KeyboardInterrupt):  # Python then ends by SIGINT
             sys.excepthook = lambda *_: None
             raise
         sys.exit(1)

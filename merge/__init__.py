@@ -1,1 +1,1 @@
-"""Reads what all ranks recorded and makes one Chrome trace, reduced tables and reports of it."""
+"""Reads what all ranks recorded and produces one Chrome trace, reduced tables and reports."""

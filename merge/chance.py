@@ -1,9 +1,9 @@
-"""Significance: how likely one of equal ranks stands out as much by chance.
+"""Significance: how likely it is that one of several equal ranks stands out as much by chance.
 
-Among thousands of ranks tails of means are exact: each step's value might have been any rank's. If ranks are equal,
-what one did in a step might as well have been done by any other. The mean of a rank over steps is then that of one draw
-a step, and its distribution the convolution of those of the steps: no deals are needed, which would take too many where
-a probability is multiplied by the number of ranks.
+If ranks are equal, each value of a step might as well have been any other rank's. Up to `MANY_RANKS`, this is tested by
+permuting ranks within steps. With more, the tail of a mean is computed exactly: the mean of a rank over steps is that
+of one draw per step, whose distribution is the convolution of those of the steps. Permutations would have to be too
+many, because the probability is multiplied by the number of ranks.
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ import numpy as np
 from distprof.arrays import Floats, Integers
 
 MOST, FEWEST = 2000, 600
-"""Permutations that are tried; fewer of many ranks."""
+"""Number of permutations; the smaller number with many ranks."""
 NUMBERS = 4_000_000
-"""Numbers that are drawn for them."""
+"""Random numbers drawn for all permutations together, which limits their number."""
 AT_ONCE = 1_000_000
 AS_IS, CLIPPED = 0.8, 0.2
-"""Parts of the probability of a false alarm that the two tests have."""
+"""Shares of the false alarm rate that the tests of the values as they are and of the clipped values have."""
+FIRST_LOOK = 2 / 3
+"""Share of the false alarm rate that the first of two looks has; see `of_two_looks`."""
 MANY_RANKS = 128
-"""Of more, dealing out takes long, and tails of sums are exact."""
+"""With more ranks, permutations take too long, and tails of sums are computed exactly."""
 FEW_RANKS = 8
-"""Up to so many, a product with zeros takes less time than looking values up."""
+"""Up to this many ranks, a matrix product with many zeros is faster than looking values up."""
 
 
 def chance(beyond: Floats, row: int, kind: int) -> float | None:
-    """Probability that a balanced job has a rank which exceeds the others as much.
+    """Returns the probability that a balanced job has a rank which exceeds the others as much.
 
-    If ranks are equal, what each did in a step might as well have been done by any other: the values of each step are
-    dealt out to the ranks again and again. The largest mean over steps, of any rank and any kind of work, is compared
-    with the one in question; and that of this kind alone, which counts as often as there are kinds. A rank that is
-    always late also shows where the largest values are clipped, among which those of one that is late once are.
+    A permutation test: the values of each step are dealt out to the ranks at random, many times. The rank's mean over
+    steps is compared with the largest mean of any rank and any kind of work, and with the largest of this kind alone,
+    whose probability is multiplied by the number of kinds. The test is repeated with the largest values clipped, among
+    which are those of ranks that were late once: a rank that is always late still stands out there.
 
     Args:
         beyond: Work beyond that of the others; shape (ranks, steps, kinds).
@@ -55,17 +57,32 @@ def chance(beyond: Floats, row: int, kind: int) -> float | None:
     return min(as_is / AS_IS, clipped / CLIPPED, 1.0)
 
 
-def chances(beyond: Floats) -> Any:
-    """The same of the rank that exceeds the others most in each kind of work, in the mean over steps.
-
-    Kinds are measured by their own spread, so that each counts alike: the probability is that of any kind in which a
-    rank exceeds the others as much.
+def of_two_looks(first: float | None, second: float | None) -> float | None:
+    """Combines p-values of two looks at the same ranks, however much the looks have in common (weighted Bonferroni).
 
     Args:
-        beyond: As above.
+        first: Of the look that has the larger share of the false alarm rate; None if it tells nothing.
+        second: Of the other look.
 
     Returns:
-        A number a kind, at most 1; None with fewer than 2 ranks or 3 steps.
+        At most 1; one of them as it is if the other is None.
+    """
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first / FIRST_LOOK, second / (1 - FIRST_LOOK), 1.0)
+
+
+def chances(beyond: Floats) -> Any:
+    """As `chance`, for the rank with the largest mean over steps in each kind of work.
+
+    Kinds are divided by their standard deviations, so that all have equal weight: each probability is that of a rank
+    that exceeds the others as much in any kind.
+
+    Args:
+        beyond: As for `chance`.
+
+    Returns:
+        One number per kind, at most 1; None with fewer than 2 ranks or 3 steps.
     """
     if beyond.shape[0] < 2 or beyond.shape[1] < 3:
         return None
@@ -80,21 +97,21 @@ def chances(beyond: Floats) -> Any:
 
 
 def _any_kind(largest: Floats, seen: Floats) -> Any:
-    """How often the largest mean of any kind is at least what was seen in each."""
+    """Returns, for each kind, how often the largest permuted mean of any kind is at least the observed mean."""
     most = largest.max(axis=1)
     return (1 + (most[:, None] >= seen - 1e-9 * np.abs(seen)).sum(axis=0)) / (1 + len(most))
 
 
 def _chance(largest: Floats, seen: float, kind: int) -> float:
-    close = seen - 1e-9 * abs(seen)  # a sum in another order is the same
+    close = seen - 1e-9 * abs(seen)  # sums in another order count as equal
     tries, num_kinds = largest.shape
     any_kind, this_kind = int((largest.max(axis=1) >= close).sum()) + 1, int((largest[:, kind] >= close).sum()) + 1
     return float(min(any_kind, num_kinds * this_kind, tries + 1) / (tries + 1))
 
 
 def _with_clipped(beyond: Floats) -> Floats:
-    """All kinds, and all once more with as many values made equal as one rank has; which these are, does not depend on
-    how they are dealt out. Ranks are dealt out once for both.
+    """Returns all kinds, and all kinds again with their largest values clipped: as many as one rank has values. Which
+    these are does not depend on how values are dealt out, so that one permutation serves both.
     """
     most = np.quantile(beyond, 1 - 1 / beyond.shape[0], axis=(0, 1))
     return np.concatenate((beyond, np.minimum(beyond, most)), axis=2)
@@ -105,7 +122,7 @@ def _tries(beyond: Floats) -> int:
 
 
 def _largest_means(beyond: Floats, tries: int) -> Floats:
-    """The largest mean over steps that any rank has, of each kind, where ranks are permuted within steps."""
+    """Returns the largest mean of any rank, for each permutation (of ranks within steps) and kind of work."""
     random, found = np.random.default_rng(0), []
     each = max(AT_ONCE // beyond.size, 1)
     means = _means_by_product if beyond.shape[0] <= FEW_RANKS else _means_by_place
@@ -116,12 +133,12 @@ def _largest_means(beyond: Floats, tries: int) -> Floats:
 
 
 def _means_by_place(beyond: Floats, dealt: Integers) -> Any:
-    """Means over steps of the values of the ranks that each rank is dealt."""
+    """Returns the mean over steps of the values that each rank is dealt."""
     return beyond[dealt, np.arange(beyond.shape[1])].mean(axis=2)
 
 
 def _means_by_product(beyond: Floats, dealt: Integers) -> Any:
-    """The same as a product of matrices, with a 1 where a rank is dealt a value."""
+    """Computes the same as a matrix product, with a 1 where a rank is dealt a value."""
     num_ranks, num_steps, num_kinds = beyond.shape
     chosen = (dealt[..., None] == np.arange(num_ranks)).reshape(-1, num_steps * num_ranks).astype(np.float64)
     values = beyond.transpose(1, 0, 2).reshape(num_steps * num_ranks, num_kinds)
@@ -129,7 +146,7 @@ def _means_by_product(beyond: Floats, dealt: Integers) -> Any:
 
 
 def median_of_others(values: Floats) -> Any:
-    """The median over the other entries of the first axis, of each entry; NaN where there is none."""
+    """Returns, for each entry, the median of the other entries along the first axis; NaN if there are none."""
     number = len(values)
     if number < 2:
         return np.full(values.shape, np.nan)
@@ -146,18 +163,18 @@ def median_of_others(values: Floats) -> Any:
 
 
 BINS = 1 << 14
-"""Of the sum over steps: a value is rounded down to one of them, which raises no probability by more than half a bin a
-step does."""
+"""Number of bins for the sum over steps. Values are rounded to bins; `tail` allows for an error of half a bin times the
+square root of the number of steps, as if roundings were independent with mean 0."""
 LEAST = 1e-12
-"""What a transform in double precision still tells from 0."""
+"""Smallest probability that a Fourier transform in double precision distinguishes from 0."""
 
 
 def tail(values: Floats, means: Floats) -> Any:
-    """Probability that a draw from each step has a mean at least as large as some means.
+    """Returns the probability that a draw from each step has a mean at least as large as the given ones.
 
     Args:
-        values: Of ranks in steps; shape (ranks, steps).
-        means: Means over steps to look up.
+        values: Values of ranks in steps; shape (ranks, steps).
+        means: Means over steps.
 
     Returns:
         At least `LEAST`, at most 1.
@@ -166,7 +183,7 @@ def tail(values: Floats, means: Floats) -> Any:
     if not span:
         return np.where(means <= low.mean() + 1e-9 * abs(low.mean()), 1.0, LEAST)
     width = span / (BINS - values.shape[1] - 1)
-    # towards the middle of a bin, so that errors of steps cancel
+    # to the nearest bin, so that errors of steps cancel
     place = np.rint((values - low) / width).astype(np.int64)
     product = np.ones(BINS // 2 + 1, complex)
     for column in place.T:
@@ -178,14 +195,14 @@ def tail(values: Floats, means: Floats) -> Any:
 
 
 def chance_of_any(values: Floats, rows: Integers | Sequence[int], tested: int) -> Any:
-    """Probability that any of many equal ranks has a mean as large as that of some.
+    """Returns the probability that any of many equal ranks has a mean as large as that of the given ranks.
 
-    The smaller of what the values as they are and the clipped ones allow, as `chance` has them.
+    This is the smaller of the probabilities for the values as they are and for the clipped values, as in `chance`.
 
     Args:
-        values: Of peers; shape (ranks, steps).
-        rows: Ranks that are asked for.
-        tested: Means that were looked at in the whole job: ranks times kinds of work.
+        values: Values of peers; shape (ranks, steps).
+        rows: The given ranks.
+        tested: Number of means tested in the whole job: ranks times kinds of work.
 
     Returns:
         At most 1.

@@ -1,4 +1,4 @@
-"""Rows of a table in numbered parts, each of which is read as a whole: in files, or in memory where there are few."""
+"""Rows of a table in numbered parts, each of which is read as a whole; kept in memory if few, else in files."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import polars as pl
 from distprof.arrays import Array
 
 ROOM = 1 << 15
-"""Rows that are held before they go to files: some 10 MB of collectives."""
+"""Maximum number of rows in memory before they are written to files: some 10 MB of collectives."""
 
 
 class Parts:
-    """Takes rows in any order, and gives those of a part back in the order in which they came."""
+    """Takes rows in any order of parts, and returns the rows of a part in the order in which they were added."""
 
     def __init__(self, folder: Path | None, name: str, room: int = ROOM) -> None:
-        """Holds no row yet.
+        """Creates an empty store.
 
         Args:
-            folder: Where files are made; None: all rows stay in memory.
-            name: What the files are called; no two of a folder have one name.
-            room: Rows that are held before they go to files.
+            folder: Where files are created; None: all rows stay in memory.
+            name: Prefix of the files, unique within a folder.
+            room: Maximum number of rows in memory before they are written to files.
         """
         self._folder, self._name, self._room = folder, name, room
         self._held: dict[int, list[pl.DataFrame]] = defaultdict(list)
@@ -34,22 +34,22 @@ class Parts:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of the parts that have rows, ascending."""
+        """Numbers of the parts that have rows, ascending."""
         return sorted(self._counts)
 
     def count(self, part: int) -> int:
-        """Rows of a part."""
+        """Returns the number of rows of a part."""
         return self._counts.get(part, 0)
 
     def __len__(self) -> int:
         return sum(self._counts.values())
 
     def add(self, rows: pl.DataFrame, part: Array | int) -> None:
-        """Takes in rows; those of a part have the same columns.
+        """Adds rows; all rows of a part must have the same columns.
 
         Args:
-            rows: In their order.
-            part: int array, a number a row; or one for all of them.
+            rows: Rows in order.
+            part: int array, the part of each row; or one part for all rows.
         """
         self._empty = rows.clear()
         for number, some in _by_part(rows, part):
@@ -60,25 +60,25 @@ class Parts:
             self._write()
 
     def read(self, part: int) -> pl.DataFrame:
-        """All rows of a part."""
+        """Returns all rows of a part."""
         pieces = list(self.pieces(part))
         return pl.concat(pieces, rechunk=True) if pieces else self._empty
 
     def take(self, part: int) -> pl.DataFrame:
-        """All rows of a part, which are given up."""
+        """Returns all rows of a part and removes them."""
         rows = self.read(part)
         self.drop(part)
         return rows
 
     def pieces(self, part: int) -> Iterator[pl.DataFrame]:
-        """The rows of a part piece by piece; what was added at once stays together."""
+        """Yields the rows of a part piece by piece; rows that were added together stay together."""
         path = self._path(part)
         if path is not None and path.exists():
             yield from _streams(path)
         yield from self._held.get(part, ())
 
     def drop(self, part: int) -> None:
-        """Gives the rows of a part up."""
+        """Removes the rows of a part."""
         self._num_held -= sum(map(len, self._held.pop(part, ())))
         self._counts.pop(part, None)
         path = self._path(part)
@@ -86,7 +86,7 @@ class Parts:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives all rows up."""
+        """Removes all rows."""
         for part in self.numbers:
             self.drop(part)
 
@@ -120,8 +120,8 @@ def _by_part(rows: pl.DataFrame, part: Array | int) -> Iterator[tuple[int, pl.Da
 
 
 def _streams(path: Path) -> Iterator[pl.DataFrame]:
-    """Each was written by itself, with the texts that are in it."""
-    import pyarrow as pa  # takes a while, and most runs are held in memory
+    """Yields the frames of a file; each was written as a stream of its own, with its own dictionary of texts."""
+    import pyarrow as pa  # slow to import, and most runs fit in memory
 
     size = path.stat().st_size
     with path.open("rb") as file:

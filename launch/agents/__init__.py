@@ -1,1 +1,1 @@
-"""What is known of a run as tools for coding agents: `distprof mcp`."""
+"""Implements `distprof mcp`: tools that answer questions of coding agents about a run."""

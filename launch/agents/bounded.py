@@ -1,4 +1,4 @@
-"""Answers that fit into what a coding agent reads at once: some rows of a table, and a head with the rest."""
+"""Answers of limited size for coding agents: as many rows of a table as fit, and a head with the rest."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 MOST_BYTES = 8192
 RESERVED = 1024
-"""Of them, for what is said about what was left out."""
+"""Bytes of `MOST_BYTES` that are reserved for the description of what was left out."""
 HEAD = 0.45
-"""Of the rest, where there are rows."""
+"""Maximum fraction of the remaining bytes for the head, if there are rows."""
 LEVELS = ((12, 300), (6, 300), (4, 200), (2, 120), (1, 60), (0, 40))
-"""Items of a list and characters of a text, as many as fit."""
+"""Maximum number of items of a list and of characters of a text; the first level that fits is used."""
 MOST_NAMED = 10
-"""Lists that are named as shortened."""
+"""Maximum number of shortened lists that are named."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shortened:
-    """A value in which lists and texts are short, and which lists were longer."""
+    """Shortens lists and texts in values, and remembers which lists it shortened."""
 
     most_items: int
     most_chars: int
     lists: dict[str, str] = field(default_factory=dict)
 
     def of(self, value: object, path: str) -> Any:
-        """Without what is unknown: a key that is not there."""
+        """Returns a value with short lists and texts, and without keys whose value is unknown or empty."""
         if isinstance(value, Mapping):
             pairs = ((str(name), self.of(one, f"{path}.{name}" if path else str(name))) for name, one in value.items())
             return {name[:self.most_chars]: one for name, one in pairs if not _is_nothing(one)}
@@ -46,7 +46,7 @@ def _is_nothing(value: object) -> bool:
 
 
 def _number(value: object) -> Any:
-    """Digits that nobody needs are left out, and what is no number is unknown."""
+    """Rounds floats to 6 digits, or to integers from 1e6; returns None for infinities and NaN."""
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
@@ -56,14 +56,14 @@ def _number(value: object) -> Any:
 
 def answer(head: Mapping[str, Any], name: str = "", rows: Sequence[Any] = (), *, offset: int = 0,
            hint: str = "") -> str:
-    """JSON of at most `MOST_BYTES`.
+    """Returns JSON of at most `MOST_BYTES`.
 
     Args:
-        head: What is said besides the rows; long lists in it are cut.
-        name: Of the rows.
-        rows: All that there are.
-        offset: The first row that is wanted.
-        hint: How to ask for fewer or others.
+        head: Data beside the rows; long lists in it are shortened.
+        name: Key of the rows; '' if there are none.
+        rows: All rows.
+        offset: Index of the first row to include.
+        hint: How to request fewer or other rows.
     """
     most = MOST_BYTES - RESERVED
     found, lists = _fitting(head, most * HEAD if name else most)
@@ -87,7 +87,7 @@ def _fitting(value: object, most: float) -> tuple[Any, dict[str, str]]:
 
 
 def _fitting_rows(rows: Sequence[Any], name: str, most: int) -> tuple[list[Any], dict[str, str]]:
-    """As many as fit, at least one: that is cut as far as it takes."""
+    """Returns as many rows as fit, but at least one, which is shortened as much as necessary."""
     for shortened in _levels():
         kept, left = list[Any](), most
         for row in rows:
@@ -106,7 +106,7 @@ def _levels() -> Iterator[_Shortened]:
 
 
 def _left_out(lists: Mapping[str, str], rows: Mapping[str, int], hint: str) -> dict[str, Any]:
-    """What is said about what is not here."""
+    """Returns the description of what was left out."""
     if not lists and not rows:
         return {}
     short = {name[:60]: lists[name] for name in sorted(lists, key=lambda one: (one.count("."), one))[:MOST_NAMED]}

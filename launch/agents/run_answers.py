@@ -1,4 +1,4 @@
-"""The answers of `distprof mcp`: documents that commands print with `--json`, or a part of them."""
+"""The answers of `distprof mcp`: documents that commands print with `--json`, or parts of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distprof.storage.places import place, remote
 from distprof.terminal import quoted
 
 KEPT_S, MOST_KEPT = 30.0, 4
-"""Documents are made anew after so long: until then rows can be asked for one page after the other."""
+"""Documents are cached for this many seconds, so that an agent can page through their rows; maximum number of them."""
 OF_JOB = ("run_id", "time_ns", "running", "world_size", "num_steps", "first_watched", "elapsed_ns", "step_ns", "notes")
 OF_STATS = ("world_size", "missing_ranks", "step", "steps", "passes", "slowest_rank", "evaluation")
 OF_COMMS = ("world_size", "missing_ranks", "steps", "step_time", "culprits", "kinds", "bandwidths", "slow_groups",
@@ -30,12 +30,12 @@ Document = dict[str, Any]
 
 
 class RunAnswers:
-    """Answers about a run, one at a time; the job may go on meanwhile.
+    """Answers questions about a run, one at a time; the job may still run.
 
     Args:
         run: The run directory, or its URL.
 
-    Every method raises a DistprofError where the run cannot tell, with a hint.
+    Every method raises a DistprofError with a hint if the run does not have the data.
     """
 
     def __init__(self, run: Path) -> None:
@@ -44,7 +44,7 @@ class RunAnswers:
         self._asked = threading.Lock()
 
     def findings(self, *, window: int | None, offset: int) -> str:
-        """What is wrong, the worst first: with the whole job, then with the steps that were recorded."""
+        """Returns the findings, worst first: first those about the whole job, then those about the recorded steps."""
         with self._asked:
             state = None if window is not None else self._state()
             rows = [] if state is None else [_watched(one) for one in sorted(state.findings, key=_rank_of_finding)]
@@ -53,7 +53,7 @@ class RunAnswers:
             try:
                 recorded = self._document("findings", window, {})
                 if state is not None and state.running and not _has_steps(recorded["steps"]):
-                    raise self._nothing_recorded()  # that ranks did not finish is no trouble while they run
+                    raise self._nothing_recorded()  # unfinished ranks are not a finding while they run
                 head |= {"recorded": {name: recorded[name] for name in ("step", "steps", "missing_ranks")}}
                 rows += [_recorded(one) for one in recorded["findings"]]
             except DistprofError as error:
@@ -64,7 +64,7 @@ class RunAnswers:
                           hint="offset=N shows further findings; window=N those of a later recording")
 
     def steps(self, *, rank: int | None, each: bool, window: int | None, offset: int) -> str:
-        """How long steps take, and what ranks do in them."""
+        """Returns step times, and what ranks spend them on."""
         with self._asked:
             stats = self._document("stats", window, {})
             if stats["kind"] != "traces" and stats["step"]["time_ns"] is None:
@@ -79,10 +79,10 @@ class RunAnswers:
 
     def comms(self, *, op: str | None, group: str | None, step: int | None, collective: int | None,
               window: int | None, offset: int) -> str:
-        """Communication; of one collective, what each rank did."""
+        """Returns communication; with `collective`, what each rank did in it."""
         with self._asked:
             found = self._document("comms", window, {"op": op, "group": group, "step": step})
-            if "collectives" not in found:  # dumps of torch's flight recorder
+            if "collectives" not in found:  # the run consists of dumps of torch's flight recorder
                 return answer(found)
             if not found["collectives"] and not found["steps"] and not found["stuck"]:
                 raise self._nothing_recorded()
@@ -98,7 +98,7 @@ class RunAnswers:
                                               "did; offset=N further ones")
 
     def ops(self, *, by: Sequence[str], sort: str, filters: Mapping[str, Any], window: int | None, offset: int) -> str:
-        """Operators."""
+        """Returns operators."""
         with self._asked:
             found = self._document("ops", window, {"by": tuple(by), "sort": sort, **filters})
             return answer({name: found[name] for name in OF_OPS}, "ops", found["ops"], offset=offset,
@@ -106,7 +106,7 @@ class RunAnswers:
                                "otherwise; offset=N shows further rows")
 
     def watch_state(self, *, rank: int | None, offset: int) -> str:
-        """The whole job by now."""
+        """Returns the current state of the whole job according to the watch."""
         with self._asked:
             state = self._state()
             if state is None:
@@ -129,14 +129,14 @@ class RunAnswers:
         except DataError:
             if (self._place() / WINDOWS).is_dir():
                 raise
-            return None  # traces of others, or a damaged state: what was recorded is told all the same
+            return None  # foreign traces or a damaged state: the recorded steps can still be shown
 
     def _place(self) -> Path:
-        """A URL is listed again."""
+        """Returns the path of the run; if it is a URL, it is listed again."""
         return self._run if remote(self._run) is None else place(str(self._run))
 
     def _windows(self) -> list[int]:
-        """Recordings that were made later in the job."""
+        """Returns the numbers of recordings that were made later in the job."""
         try:
             names = [one.name for one in (self._place() / WINDOWS).iterdir()]
         except OSError:
@@ -148,7 +148,7 @@ class RunAnswers:
                          f"job; `distprof trigger {quoted(self._run)}` records some while it runs")
 
     def _document(self, name: str, window: int | None, asked: Mapping[str, Any]) -> Document:
-        """What `distprof NAME --json` prints, of a run or of the N-th recording in it."""
+        """Returns what `distprof NAME --json` prints for the run, or for its N-th later recording (`window`)."""
         key, now = (name, window, *sorted(asked.items())), time.monotonic()
         if key in self._kept and now - self._kept[key][0] < KEPT_S:
             return self._kept[key][1]
@@ -194,12 +194,12 @@ DOCUMENTS: Mapping[str, Callable[[Path, Mapping[str, Any]], str]] = {
 
 
 def _rank_of_finding(one: WatchFinding) -> tuple[bool, bool, float]:
-    """Those that go on first, what costs most first, pauses last."""
+    """Sort key: ongoing findings before past ones, then the most expensive first; pauses come last."""
     return one.kind == "pauses", one.until_step is not None, -(one.cost_ns or 0.0)
 
 
 def _watched(one: WatchFinding) -> Document:
-    """A finding about the whole job."""
+    """Returns a finding about the whole job."""
     rest = {name: value for name, value in msgspec.to_builtins(one).items() if name not in (
         "kind", "ranks", "hosts", "phase", "module", "line", "onset_step", "until_step", "text", "why")}
     return {"source": "whole job", "severity": "note" if one.kind == "pauses" else "bad", "kind": one.kind,
@@ -209,7 +209,7 @@ def _watched(one: WatchFinding) -> Document:
 
 
 def _recorded(one: Mapping[str, Any]) -> Document:
-    """One about the steps that were recorded, with the same names."""
+    """Returns a finding about the recorded steps, with the same keys as those about the whole job."""
     cause = one.get("cause") or {}
     line = cause.get("line") or {}
     late = one.get("late_steps") or [one["step"]]
@@ -222,12 +222,12 @@ def _recorded(one: Mapping[str, Any]) -> Document:
 
 
 def _has_steps(steps: Mapping[str, Any] | None) -> bool:
-    """Whether any was recorded; of traces of others that is not said."""
+    """Returns whether any step was recorded; True for foreign traces, which do not say."""
     return steps is None or bool(steps["num_recorded"])
 
 
 def _of_rank(rows: Sequence[Document], rank: int | None) -> Sequence[Document]:
-    """Those of one rank, where one is asked for."""
+    """Returns the rows of a rank; all rows if `rank` is None."""
     if rank is None:
         return rows
     found = [row for row in rows if row["rank"] == rank]

@@ -1,4 +1,4 @@
-"""The server of `distprof mcp`: five tools on standard input and output. An agent knows what their texts say."""
+"""The server of `distprof mcp`: five tools on standard input and output. Their docstrings are sent to the agent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Asked = ParamSpec("Asked")
 
 
 def server(run: Path) -> MCPServer[Any]:
-    """The server of a run."""
+    """Returns the server of a run."""
     answers = RunAnswers(run)
     made = MCPServer[Any](name="distprof", title=f"distprof: {run}", version=__version__, instructions=INSTRUCTIONS,
                           log_level="ERROR")
@@ -45,14 +45,14 @@ def server(run: Path) -> MCPServer[Any]:
 
 
 def _told(function: Callable[Asked, str], *args: Asked.args, **kwargs: Asked.kwargs) -> str:
-    """The answer, or an error that an agent can read."""
+    """Returns the answer of `function`; turns every error into a ToolError that an agent can read."""
     try:
         return function(*args, **kwargs)
     except DistprofError as error:
         raise ToolError(str(error)) from error
     except OSError as error:
         raise ToolError(f"cannot read the run: {error.strerror or error}") from error
-    except BaseException as error:  # a panic of polars is no Exception
+    except BaseException as error:  # a panic of polars is not an Exception
         raise ToolError(f"unexpected: {type(error).__name__}: {error}  hint: ask another tool; please report it"
                         ) from error
 

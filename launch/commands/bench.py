@@ -1,4 +1,4 @@
-"""`distprof bench`: record two ways to run a job in turn, and compare them."""
+"""`distprof bench`: records two ways to run a job in turn, and compares them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from distprof.needs import expect_linux, import_torch
 from distprof.terminal import say, show
 
 FEWEST = 2
-"""Rounds from which on runs measure how much they differ by themselves."""
+"""Smallest number of rounds: with two runs per side, the noise between runs of one side is measured."""
 
 
 class TwoJobs(click.Command):
-    """Takes words in quotes that begin with a flag of `distprof run` for arguments."""
+    """A command that accepts quoted arguments that begin with a flag of `distprof run`, such as '--nnodes 2 a.py'."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = {name for option in self.get_params(ctx) for name in option.opts}
@@ -67,7 +67,7 @@ def bench(base: str, new: str, *, rounds: int, out: Path | None, fail_if: tuple[
 
 
 def in_turns(rounds: int) -> list[tuple[str, int]]:
-    """Side and number of each run: who is first changes from round to round."""
+    """Returns the side and round of each run in order; the side that runs first alternates between rounds."""
     order = (("base", "new"), ("new", "base"))
     return [(name, number) for number in range(1, rounds + 1) for name in order[(number - 1) % 2]]
 

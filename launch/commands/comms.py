@@ -67,22 +67,22 @@ def comms(runs: tuple[Path, ...], *, op: str | None, group: str | None, step: in
 def comms_text(*runs: Path, choice: Choice | None = None, slowest: int | None = None, timeline: bool = False,
                matrix: bool = False, as_json: bool = False, strict: bool = False,
                sizes: Mapping[str, int] | None = None) -> str:
-    """Communication of a run.
+    """Returns what `distprof comms` prints about the communication of a run.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs, or dumps of torch's flight recorder.
-        choice: Which collectives; all without.
-        slowest: So many collectives as a table, in place of the summary.
-        timeline: Every collective on a time axis, likewise.
-        matrix: Bytes between ranks, likewise.
-        as_json: All of it as JSON.
-        strict: Fail where something is missing.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        choice: Collectives to include; None: all.
+        slowest: Lists this many of the longest collectives instead of the summary.
+        timeline: Draws every collective on a time axis instead of the summary.
+        matrix: Shows the bytes exchanged by pairs of ranks instead of the summary.
+        as_json: Returns everything as JSON.
+        strict: Fails if data is missing.
+        sizes: Axis of the device mesh -> size, instead of those recorded in the run.
 
     Raises:
         DataError: The run cannot be read.
         UsageError: There is no such op, group or step.
-        IncompleteError: Something is missing and `strict` is set.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.cost.choice import Choice
     from distprof.merge.text.communication.comms_tables import comms_data
@@ -102,7 +102,7 @@ def comms_text(*runs: Path, choice: Choice | None = None, slowest: int | None = 
 
 
 def _screen(found: Findings, runs: Sequence[Path], *, slowest: int | None, timeline: bool, matrix: bool) -> str:
-    """The summary, or what was asked for in its place."""
+    """Returns the summary, or the parts that were requested instead of it, as text."""
     from distprof.merge.clock.choose import runs_as_told
     from distprof.merge.cost.matrix import bytes_between
     from distprof.merge.text.communication.comms import summarise

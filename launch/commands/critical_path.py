@@ -1,4 +1,4 @@
-"""`distprof critical-path`: the longest chain of each step, over all ranks or through the device of one."""
+"""`distprof critical-path`: the critical path of each step, across all ranks or through the device of one."""
 
 from __future__ import annotations
 
@@ -59,22 +59,23 @@ def critical_path(runs: tuple[Path, ...], *, steps: tuple[int, ...], ranks: tupl
 
 def critical_path_text(*runs: Path, steps: Sequence[int] = (), ranks: Sequence[int] = (), top: int | None = None,
                        as_json: bool = False, strict: bool = False, sizes: Mapping[str, int] | None = None) -> str:
-    """The longest chains of the steps of a run.
+    """Returns what `distprof critical-path` prints about the steps of a run.
 
     Args:
         *runs: A run directory, or several of one job; or traces of other programs.
-        steps: Those that are shown; those with a timeline without.
-        ranks: Ranks that are looked at alone, through their devices; without, where no rank waits for another.
-        top: Rows of a table; all without, 15 in text.
-        as_json: The answer as JSON; for chosen steps with every link.
-        strict: Fail where something is missing.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        steps: Steps to show; if empty, those with a timeline.
+        ranks: Ranks whose paths are followed through their own devices; if empty, the path leads across ranks unless
+            no rank waits for another.
+        top: Rows of each table; None: 15 in text, all in JSON.
+        as_json: Returns JSON; if `steps` are given, with every link.
+        strict: Fails if data is missing.
+        sizes: Axis of the device mesh -> size, instead of those recorded in the run.
 
     Raises:
-        DataError: The run cannot be read, or neither can its ranks be put into one graph nor is there a device whose
-            launches are known.
+        DataError: The run cannot be read; or its ranks cannot be joined in one graph, and no device has known
+            launches.
         UsageError: There is no such step or rank.
-        IncompleteError: Something is missing and `strict` is set.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.critical.replayable import opened
 
@@ -88,7 +89,7 @@ def critical_path_text(*runs: Path, steps: Sequence[int] = (), ranks: Sequence[i
 
 def _of_devices(opened: Opened, runs: Sequence[Path], *, steps: Sequence[int], ranks: Sequence[int], top: int | None,
                 as_json: bool, strict: bool) -> str | None:
-    """The chains through devices; None where there is none and no rank was named."""
+    """Returns the critical paths through devices as text; None if there is none and `ranks` is empty."""
     from distprof.contract.problems import FirstStepLeftOut
     from distprof.merge.critical.device.run_paths import device_paths
     from distprof.merge.text.device_paths import DevicePathsShown, device_paths_data, render
@@ -119,7 +120,7 @@ def _of_devices(opened: Opened, runs: Sequence[Path], *, steps: Sequence[int], r
 
 def _of_job(found: Replayable, runs: Sequence[Path], *, steps: Sequence[int], top: int | None, as_json: bool,
             strict: bool) -> str:
-    """The chain over all ranks."""
+    """Returns the critical path across all ranks as text."""
     from distprof.contract.problems import RecordedLightly
     from distprof.merge.critical.critical_path import critical_path
     from distprof.merge.critical.replayable import chosen_steps

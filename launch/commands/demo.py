@@ -1,4 +1,4 @@
-"""`distprof demo`: record a small job with a late rank, and find it."""
+"""`distprof demo`: records a small job with a late rank, and finds it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from distprof.terminal import quoted, show
 SCRIPT = Path(__file__).parents[1] / "demo" / "demo.py"
 LATE_RANK, LATE_LAYER, LATE_MS = 2, 1, 90
 PLAN, STEPS = "wait=2,count=1,time=3,trace=16,arrivals=0", 24
-"""Every step that counts has a timeline: from the arrivals pass, what a layer takes can only be estimated."""
+"""The plan of passes and the number of steps. All steps that are analysed have a timeline, because the arrivals pass
+would only allow an estimate of a layer's time."""
 MODULE = f"layers.{LATE_LAYER}.mlp"
 MOST = 64
-"""Ranks: each takes as much memory as torch does."""
+"""Largest number of ranks: each process needs memory for its own torch."""
 LOGGERS = ("torch.distributed.elastic.agent.server.api", "torch.distributed.elastic.multiprocessing.api")
-"""Of torchrun: they warn of Ctrl-C, and of each rank that it ends."""
+"""Loggers of torchrun whose warnings are hidden: about Ctrl-C, and about each rank that torchrun ends."""
 NEXT = "distprof run --nproc-per-node 4 train.py"
 
 
@@ -52,12 +53,12 @@ def _run(num_ranks: int, out: Path | None, *, force: bool) -> int:
     """Records the job, writes its report, and prints who is late and why.
 
     Returns:
-        The exit code of the job, as that of `distprof run`; 1 where it was not merged.
+        The exit code of the job, as of `distprof run`; 1 if the job succeeded but was not merged.
 
     Raises:
-        UsageError: There are too few ranks, or too many; or `out` is a URL.
+        UsageError: There are too few or too many ranks, or `out` is a URL.
         OutputError: The run directory or the report cannot be written.
-        DataError: Another rank or layer was named, or none.
+        DataError: The answer names another rank or layer, or none.
     """
     from distprof.launch.job import run_job
 
@@ -72,13 +73,13 @@ def _run(num_ranks: int, out: Path | None, *, force: bool) -> int:
     code = run_job(_arguments(num_ranks, late, out, force=force), after_merge=merged.append)
     if code or not merged:
         return code or 1
-    with ended_by_signals():  # torchrun has left handlers of its own
+    with ended_by_signals():  # torchrun has left its own signal handlers installed
         show_answer(merged[0], late)
     return 0
 
 
 def _prepare_environment() -> None:
-    """Forgets what other jobs have set, and keeps this one on the CPUs."""
+    """Removes environment variables that belong to other jobs, and hides GPUs and torchrun's warnings."""
     import logging
 
     from distprof.launch.job_arguments import forgotten
@@ -91,7 +92,7 @@ def _prepare_environment() -> None:
 
 
 def _arguments(num_ranks: int, late: int, out: Path | None, *, force: bool) -> list[str]:
-    """Those of `distprof run`."""
+    """Returns the arguments for `distprof run`."""
     from distprof.launch.job_arguments import ON_THIS_MACHINE
 
     return [*([f"--out={out}"] if out is not None else []), *(["--force"] if force else []), *ON_THIS_MACHINE,
@@ -100,15 +101,15 @@ def _arguments(num_ranks: int, late: int, out: Path | None, *, force: bool) -> l
 
 
 def show_answer(run: Path, late: int) -> None:
-    """Writes the report; prints the finding, what fixing it gains, and where the report is.
+    """Writes the report; prints the finding, the gain from fixing it, and the path of the report.
 
     Args:
-        run: It is merged.
-        late: The rank that is late in it.
+        run: A merged run directory of the demo.
+        late: The rank that was made late.
 
     Raises:
         OutputError: The report cannot be written.
-        DataError: Another rank or layer was named, or none.
+        DataError: The answer names another rank or layer, or none.
     """
     from distprof.launch.commands.report import write_report
     from distprof.merge.text.communication.culprits import lines_of_summary
@@ -126,7 +127,7 @@ def show_answer(run: Path, late: int) -> None:
 
 
 def _named(communication: Mapping[str, Any]) -> list[tuple[int, str | None]]:
-    """The ranks that are named, each with the place of its largest cause."""
+    """Returns the ranks that are certainly blamed, each with the location of its largest cause."""
     import msgspec
 
     from distprof.merge.blame.culprits import Culprit

@@ -1,4 +1,4 @@
-"""`distprof diff`: what changed between two runs, by how much, and what of it is noise."""
+"""`distprof diff`: what changed between two runs, by how much, and which changes are noise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEVERAL = ("--base", "--new")
 
 
 class SeveralValues(click.Command):
-    """Takes several values after one `--base` or `--new`: each further one gets the option in front of it."""
+    """A command that accepts several values after one `--base` or `--new`: it repeats the option before each value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         repeated, option = list[str](), None
@@ -87,7 +87,7 @@ def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...
         answer = compared(*sides, fail_if=fail_if, noise=ratio, peak=peak, top=top, html=html,
                           form="json" if as_json else "markdown" if markdown else "text", strict=strict)
     except DataError as error:
-        error.exit_code = UsageError.exit_code  # 1 is what a change beyond a limit ends with
+        error.exit_code = UsageError.exit_code  # exit code 1 means that a change exceeds a limit
         raise
     show(answer.text)
     if answer.error is not None:
@@ -97,24 +97,24 @@ def diff(runs: tuple[Path, ...], *, base: tuple[Path, ...], new: tuple[Path, ...
 def compared(base: Sequence[Path], new: Sequence[Path], *, fail_if: Sequence[str] = (), noise: float | None = None,
              peak: float | None = None, top: int = 10, html: Path | None = None, form: str = "text",
              strict: bool = False) -> Answer:
-    """Compares runs.
+    """Compares the runs of two sides.
 
     Args:
-        base: Runs of the one side.
-        new: Those of the other.
+        base: Runs of the first side.
+        new: Runs of the second side.
         fail_if: Limits like `step_time > 5 %`.
-        noise: What single runs are taken to differ by, as a part; None: the default.
-        peak: FLOP/s of each rank's device, in place of the published rate.
+        noise: Assumed relative difference between single runs of the same code; None: the default.
+        peak: Peak FLOP/s of each rank's device, instead of the published rate.
         top: Rows of each table.
-        html: Gets the page as well.
-        form: text, json or markdown.
-        strict: Fail where something is missing in a run.
+        html: File to which the HTML page is also written.
+        form: `text`, `json` or `markdown`.
+        strict: Fails if data is missing in a run.
 
     Raises:
         DataError: A run cannot be read.
-        UsageError: A limit is none, or no run has the quantity.
+        UsageError: A limit is malformed or its quantity is in no run, a rate is negative, or a run is repeated.
         OutputError: The page cannot be written.
-        IncompleteError: Something is missing and `strict` is set.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.difference.difference import Difference
     from distprof.merge.difference.limits import judged, limit_of
@@ -160,7 +160,7 @@ def _ratio(noise: str | None) -> float | None:
 
 
 def _fail_if_repeated(option: str, side: Sequence[Path]) -> None:
-    """A run that is given twice would seem to show that runs do not differ by themselves."""
+    """Raises a UsageError if a run is given twice on one side, because the noise between runs would seem to be zero."""
     known = [path.resolve() for path in side]
     for path in side:
         if known.count(path.resolve()) > 1:
@@ -178,7 +178,8 @@ def _printed(found: Difference, answers: Sequence[Judged], shown: Document, form
 
 
 def _communication() -> Callable[[Observed], Mapping[str, Any]]:
-    """Gives what `comms --json` prints of a run, with `communication` of `stats --json`; each is read once."""
+    """Returns a function of a run that gives what `comms --json` prints about it, plus `communication` of
+    `stats --json`. Each run is read once."""
     from distprof.merge.cost.choice import Choice
     from distprof.merge.text.communication.comms_tables import comms_data
     from distprof.merge.totals.findings import findings_of

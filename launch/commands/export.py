@@ -46,13 +46,16 @@ def export(runs: tuple[Path, ...], *, out: Path, form: str, prefix: str | None, 
 
 def _exported(runs: Sequence[Path], *, out: Path, form: str, prefix: str | None, target: Target,
               ranks: Sequence[int], strict: bool) -> str:
-    """Writes the execution traces of a run; what was written as text.
+    """Writes the execution traces of a run.
+
+    Returns:
+        Text about what was written.
 
     Raises:
         DataError: There is nothing to export.
         UsageError: There is no such rank.
         OutputError: A file cannot be written.
-        IncompleteError: Something is missing and `strict` is set.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.cost.measured_run import measured_run
     from distprof.merge.execution.formats.exported import chosen_ranks, export_for_replay, export_ranks
@@ -84,7 +87,8 @@ def _exported(runs: Sequence[Path], *, out: Path, form: str, prefix: str | None,
 
 
 def _is_of_pairs(one: Remark) -> bool:
-    """What opening a run says of execution traces, without looking for their timelines as `sources_of` does."""
+    """Returns whether a remark of `open_run` is about pairs of execution traces and timelines; `sources_of`, which
+    looks for these pairs, makes more precise remarks."""
     from distprof.contract.problems import ExecutionTraces, FilesLeftOut
     from distprof.merge.run.traces.trace_head import EXECUTION_TRACE
 

@@ -1,4 +1,4 @@
-"""`distprof findings`: what is wrong with a run, the worst first."""
+"""`distprof findings`: what is wrong with a run, worst first."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def findings(runs: tuple[Path, ...], *, as_json: bool, attempt: int | None, **si
 
 
 def findings_text(*runs: Path, as_json: bool = False, sizes: Mapping[str, int] | None = None) -> str:
-    """What is wrong with a run, the worst first.
+    """Returns what `distprof findings` prints about a run, worst first.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs; or a merge.
-        as_json: `findings_data` as JSON.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        as_json: Returns `findings_data` as JSON.
+        sizes: Axis of the device mesh -> size, instead of those recorded in the run.
 
     Raises:
         DataError: The run cannot be read.
-        UsageError: The sizes do not make up the world.
+        UsageError: The product of the sizes does not match the number of ranks.
     """
     from distprof.merge.report.document import document
     from distprof.merge.report.sources import Given

@@ -53,13 +53,13 @@ def memory(runs: tuple[Path, ...], *, by: tuple[str, ...], ranks: tuple[int, ...
 
 def _of_snapshots(files: Sequence[Path], *, by: Sequence[str], ranks: Sequence[int], top: int | None, as_json: bool,
                   parquet: Path | None, strict: bool) -> str:
-    """Snapshots of torch.cuda.memory as text.
+    """Returns what snapshots of torch.cuda.memory show, as text or JSON.
 
     Raises:
-        DataError: None can be read.
+        DataError: No snapshot can be read.
         UsageError: There is no such rank or key.
         OutputError: The Parquet file cannot be written.
-        IncompleteError: One cannot be read, and `strict` is set.
+        IncompleteError: A snapshot cannot be read and `strict` is set.
     """
     from distprof.merge.snapshot.run_snapshots import TENSORS, ranks_of, run_snapshots
     from distprof.merge.text.problems import fail_if_incomplete
@@ -79,13 +79,13 @@ def _of_snapshots(files: Sequence[Path], *, by: Sequence[str], ranks: Sequence[i
 
 def _of_run(runs: Sequence[Path], *, by: Sequence[str], ranks: Sequence[int], top: int | None, as_json: bool,
             lifetimes: bool, parquet: Path | None, strict: bool) -> str:
-    """Allocations of a run as text.
+    """Returns the allocations of a run as text or JSON.
 
     Raises:
         DataError: The run cannot be read, or has no allocations.
         UsageError: There is no such rank or key.
         OutputError: The Parquet file cannot be written.
-        IncompleteError: Something is missing and `strict` is set.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.memory.run_memory import grouped, longest_unused, run_memory
     from distprof.merge.run.open_run import open_run

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FRAMES = 5
 LONGEST = 64
-"""Kernels of a sequence."""
+"""Default of `--longest`: largest number of kernels in a sequence."""
 
 
 @click.command()
@@ -145,26 +145,27 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
 def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num_frames: int = FRAMES,
              sort: str = "self", top: int | None = None, form: str = "text", parquet: Path | None = None,
              peak: float | None = None, bandwidth: float | None = None, strict: bool = False) -> str:
-    """Operators of a run.
+    """Returns what `distprof ops` prints about the operators of a run.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs; or a merge of them.
-        selection: Which operators.
-        by: What calls are grouped by.
-        num_frames: Functions that are kept apart by stack.
-        sort: A column, largest first.
-        top: Rows; all without, 20 in text and Markdown.
-        form: text, json, csv or markdown.
-        parquet: Gets the rows as well.
-        peak: FLOP/s of each rank's device, in place of the published rate.
-        bandwidth: Bytes/s of its memory, likewise.
-        strict: Fail where something is missing.
+        selection: Operators to include.
+        by: Keys by which calls are grouped.
+        num_frames: Number of innermost Python functions by which calls are grouped, if `by` has `stack`.
+        sort: Column to sort by, largest first.
+        top: Number of rows; None: 20 in text and Markdown, all in JSON and CSV.
+        form: `text`, `json`, `csv` or `markdown`.
+        parquet: File to which the rows are also written.
+        peak: Peak FLOP/s of each rank's device, instead of the published rate.
+        bandwidth: Memory bandwidth of that device in bytes/s, instead of the published one.
+        strict: Fails if data is missing.
 
     Raises:
-        DataError: The run cannot be read, has no timeline, or no stacks where they are asked for.
-        UsageError: There is no such column, type, rank, step or phase, a rate is no positive number, or a file exists.
+        DataError: The run cannot be read, has no timeline, or has no stacks although `by` has `stack`.
+        UsageError: There is no such column, type, rank, step or phase; a rate is not a positive number; or the Parquet
+            file exists.
         OutputError: The Parquet file cannot be written.
-        IncompleteError: Something is missing and `strict` is set.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.operators.grouping import columns_of, grouped_sums
     from distprof.merge.operators.merged_operators import run_of_merge
@@ -203,19 +204,19 @@ def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num
 
 def _torch_table(runs: Sequence[Path], *, rank: int | None, by_shape: bool, num_frames: int, sort: str | None,
                  top: int | None) -> str:
-    """Operators of one rank as torch.profiler prints them.
+    """Returns the operators of one rank as torch.profiler prints them.
 
     Args:
-        runs: As those of `ops_text`.
-        rank: Which; None: the only one.
-        by_shape: Keeps calls with other shapes apart.
-        num_frames: Keeps calls with other innermost frames of Python apart.
-        sort: What torch's table takes for `sort_by`.
-        top: Rows shown.
+        runs: As for `ops_text`.
+        rank: The rank; None if only one has a timeline.
+        by_shape: Groups calls by input shapes.
+        num_frames: Groups calls by this many innermost Python frames; 0: does not.
+        sort: `sort_by` of torch's table.
+        top: Number of rows; None: torch's default.
 
     Raises:
-        DataError: The rank has no timeline.
-        UsageError: There is no such rank or order.
+        DataError: No rank has a timeline.
+        UsageError: There is no such rank or sort key, or several ranks have a timeline and `rank` is None.
     """
     from distprof.merge.operators.merged_operators import run_of_merge
     from distprof.merge.run.open_run import open_run

@@ -1,4 +1,4 @@
-"""`distprof report`: all that is known of a run on one page."""
+"""`distprof report`: everything known about a run on one HTML page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 GENERATOR = b'<meta name="generator" content="distprof">'
 HEAD_BYTES = 2000
-"""It stands among these of a page."""
+"""`GENERATOR` is within this many bytes from the start of a page."""
 
 
 @click.command()
@@ -83,7 +83,7 @@ def report(runs: tuple[Path, ...], *, out: Path | None, as_json: bool, markdown:
 
 
 def _printed(runs: Sequence[Path], form: str, given: Given) -> str:
-    """The document as JSON, or the findings as Markdown."""
+    """Returns the document as JSON, or the findings as Markdown."""
     from distprof.merge.report.document import document
 
     found = document(*runs, given=given)
@@ -95,22 +95,22 @@ def _printed(runs: Sequence[Path], form: str, given: Given) -> str:
 
 
 def write_report(*runs: Path, out: Path | None = None, force: bool = False, given: Given | None = None) -> Path:
-    """Writes the page.
+    """Writes the HTML page.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs; or a merge.
-        out: Where it goes; into the merge of the run, or the run itself, where it is not given. There an earlier page
-            is replaced.
-        force: Replace any earlier file.
-        given: What the user knows better.
+        out: File to write; None: `report.html` in the merge of the run, in the run itself, or here for foreign traces.
+            In these default locations, an earlier page is replaced.
+        force: Replaces any existing file.
+        given: Values of the user that override those of the run.
 
     Returns:
-        Where it is.
+        The path of the page.
 
     Raises:
         DataError: The run cannot be read.
         OutputError: The file exists, or cannot be written.
-        UsageError: The sizes given do not make up the world.
+        UsageError: The product of the given sizes does not match the number of ranks.
     """
     from distprof.merge.report.document import document
     from distprof.merge.report.sources import MEASURED
@@ -129,13 +129,14 @@ def write_report(*runs: Path, out: Path | None = None, force: bool = False, give
 
 
 def _is_page(place: Path) -> bool:
-    """True for a page that we wrote."""
+    """Returns whether a file is a page written by distprof."""
     with told(place), place.open("rb") as file:
         return GENERATOR in file.read(HEAD_BYTES)
 
 
 def _place_of(runs: Sequence[Path]) -> Path:
-    """Into the merge of a run, which is replaced as a whole; into a run without one; here for traces of others."""
+    """Returns the default path: in the merge of a run, which is replaced as a whole; in a run that is not merged; or in
+    the working directory for foreign traces."""
     from distprof.merge.run.merged import is_merge
     from distprof.merge.run.traces.discovery import is_recorded
 

@@ -1,4 +1,4 @@
-"""`distprof run`: record all ranks of a script that torchrun starts."""
+"""`distprof run`: records all ranks of a script that torchrun starts."""
 
 from __future__ import annotations
 

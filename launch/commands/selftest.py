@@ -1,4 +1,4 @@
-"""`distprof selftest`: jobs in which everything is known, and whether distprof says it."""
+"""`distprof selftest`: records jobs whose results are known, and checks that distprof finds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distprof split`: a merged trace, taken apart into the traces of its ranks."""
+"""`distprof split`: splits a merged trace into one trace per rank."""
 
 from __future__ import annotations
 

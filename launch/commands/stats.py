@@ -45,7 +45,7 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
     if modules and passes:
         raise UsageError("--modules and --passes cannot be combined")
     if modules:
-        default = None if as_json else 3  # a program wants the whole tree
+        default = None if as_json else 3  # programs get the whole tree
         view = TreeView(depth=default if depth is None else depth, top=top, sort=sort or "path")
         show(_by_module(runs, view, as_json=as_json, strict=strict, sizes=given_sizes(sizes)))
         return
@@ -58,21 +58,21 @@ def stats(runs: tuple[Path, ...], *, as_json: bool, strict: bool, top: int | Non
 
 def stats_text(*runs: Path, as_json: bool = False, strict: bool = False, top: int = 10, peak: float | None = None,
                sizes: Mapping[str, int] | None = None, passes: bool = False) -> str:
-    """Totals, times, modules and ranks of a run.
+    """Returns what `distprof stats` prints: totals, times, modules and ranks of a run.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs; or a merge.
-        as_json: `summary.json` instead of text.
-        strict: Fail where something is missing.
+        as_json: Returns the contents of `summary.json` instead of text.
+        strict: Fails if data is missing.
         top: Number of modules.
         peak: Peak FLOP/s of each rank's device, instead of the published one.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
-        passes: What steps of each pass take, in place of the rest of the text.
+        sizes: Axis of the device mesh -> size, instead of those recorded in the run.
+        passes: Returns only the step times of each pass.
 
     Raises:
-        DataError: The run cannot be read, or `passes` are asked of traces of other programs.
-        UsageError: `peak`, in FLOP/s, is not a positive number, or the sizes do not make up the world.
-        IncompleteError: Something is missing and `strict` is set.
+        DataError: The run cannot be read, or `passes` is set for traces of other programs.
+        UsageError: `peak` is not a positive number, or the product of the sizes does not match the number of ranks.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.text.stats import render, render_passes
     from distprof.merge.totals.run_summary import run_summary
@@ -91,7 +91,7 @@ def stats_text(*runs: Path, as_json: bool = False, strict: bool = False, top: in
 
 
 def _by_module(runs: Sequence[Path], view: TreeView, *, as_json: bool, strict: bool, sizes: Mapping[str, int]) -> str:
-    """Totals and the tree of modules."""
+    """Returns totals and the tree of modules as text or JSON."""
     from distprof.contract.merged import SUMMARY_KEYS
     from distprof.merge.text.stats import render_modules
     from distprof.merge.totals.modules import module_dicts, module_rows

@@ -1,4 +1,4 @@
-"""`distprof trigger`: record some steps of a job that runs."""
+"""`distprof trigger`: records some steps of a running job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distprof upload`: bring a run directory to a bucket, or finish what `run --out URL` began."""
+"""`distprof upload`: uploads a run directory to a bucket, or completes the upload that `run --out URL` began."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def upload(run: Path, url: Path) -> None:
 
 
 def _lines(done: RunUploaded, run: Path, url: RemotePath) -> Iterator[str]:
-    """What arrived, and what comes next."""
+    """Yields lines about what was uploaded, and the next command."""
     ranks = sum(one.part.is_rank for one in done.uploaded)
     moved = f"{size(done.num_bytes)} moved" if done.num_bytes else "everything was already there"
     yield f"{counted(ranks, 'rank')} in {url}: {moved}"

@@ -1,4 +1,4 @@
-"""`distprof view`: the merged trace of a run in Perfetto."""
+"""`distprof view`: shows the merged trace of a run in Perfetto."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def view(run: Path, *, rank: int | None, step: int | None, finding: int | None, 
 
 
 def _merge(run: Path) -> None:
-    """As `distprof merge RUN` does."""
+    """Merges a run as `distprof merge RUN` does."""
     from distprof.launch.limits import reuse_memory
 
     reuse_memory()

@@ -45,12 +45,12 @@ def waits(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str, top: int | 
 
 def _blocked(runs: Sequence[Path], *, by: Sequence[str], sort: str, top: int | None, ranks: Sequence[int],
              steps: Sequence[int], form: str, queues: bool, strict: bool) -> str:
-    """Waits of a run as text, JSON or CSV.
+    """Returns the waits of a run as text, JSON or CSV.
 
     Raises:
-        DataError: The run cannot be read, or nothing shows waits.
-        UsageError: There is no such name, rank or step.
-        IncompleteError: Something is missing and `strict` is set.
+        DataError: The run cannot be read, or has no data about waits.
+        UsageError: There is no such column, rank or step.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.run.open_run import open_run
     from distprof.merge.text.problems import fail_if_incomplete
@@ -69,7 +69,7 @@ def _blocked(runs: Sequence[Path], *, by: Sequence[str], sort: str, top: int | N
     if form == "csv":
         return as_csv(first)
     lines = script_lines(run)
-    if ranks or steps:  # they are of all ranks and steps: samples of a few are too few
+    if ranks or steps:  # sampled lines cover all ranks and steps; a few of these have too few samples
         lines = lines.clear()
     if form == "json":
         return json.dumps(waits_data(run.world_size, chosen, first, lines, top), indent=1)

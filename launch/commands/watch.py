@@ -1,4 +1,4 @@
-"""`distprof watch`: the steps of a job while it runs."""
+"""`distprof watch`: shows the steps of a job while it runs."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _once(source: Source, *, as_json: bool) -> None:
 
 
 def _live(source: Source) -> None:
-    """Draws until the job is over; then the last screen stays, as text."""
+    """Draws the live screen until the job is over, then prints the last screen as text."""
     state = source.state()
     try:
         with ended_by_signals():
@@ -91,11 +91,11 @@ def _drawn(source: Source, state: WatchState | None) -> WatchState | None:
             try:
                 state, missed = source.state() or state, ""
             except (DataError, StorageError) as error:
-                missed = f" ({error.args[0]})"  # the last that was known stays
+                missed = f" ({error.args[0]})"  # the last known state stays on the screen
 
 
 def _leave(state: WatchState, title: str) -> None:
-    """The last screen, where it can be scrolled to."""
+    """Prints the last screen on the normal terminal, where it stays in the scrollback."""
     from distprof.launch.watching.screen import plain_screen
 
     show(Shown.drawn(plain_screen(state, title, columns=max(os.get_terminal_size().columns, 60))))

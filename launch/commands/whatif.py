@@ -1,4 +1,4 @@
-"""`distprof whatif`: what steps would take with something changed."""
+"""`distprof whatif`: predicts step times after a change."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def _fail_if_contradicting(changes: Changes) -> None:
 
 def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], top: int | None, as_json: bool,
                strict: bool, sizes: Mapping[str, int]) -> str:
-    """What the steps of a run would have taken, as text.
+    """Returns the predicted step times of a run as text or JSON.
 
     Raises:
-        DataError: The run cannot be read, its ranks cannot be put into one graph, or sizes or who uses what are not
-            known.
-        UsageError: What is to be changed, or a step, is not there.
-        IncompleteError: Something is missing and `strict` is set.
+        DataError: The run cannot be read, its ranks cannot be joined in one graph, or the sizes of collectives or the
+            uses of their results, which a change needs, are unknown.
+        UsageError: The object of a change, or a step, does not exist.
+        IncompleteError: Data is missing and `strict` is set.
     """
     from distprof.merge.critical.replayable import chosen_steps, opened
     from distprof.merge.execution.dependencies.first_uses import uses_of
@@ -117,7 +117,7 @@ def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], 
     problems, usual = problems_of(found.run, found.clock), None if steps else step_time(found.recorded)
     fail_if_incomplete(problems, strict=strict)
     if found is read and usual is not None and not usual.is_light:
-        usual = None  # steps of the device with the profiler are not parts of steps of the host with it
+        usual = None  # device steps under the profiler are not comparable with host steps under it
     if as_json:
         return json.dumps(whatif_data(found, changes, prediction), indent=1)
     return render(WhatIfShown(run=found.run, clock=found.clock, changes=changes, prediction=prediction, top=top,
@@ -127,7 +127,7 @@ def _predicted(runs: Sequence[Path], changes: Changes, *, steps: Sequence[int], 
 
 
 def _on_device(read: Opened, changes: Changes, steps: Sequence[int]) -> Prediction | None:
-    """What a replay of devices predicts where no rank waits for another; None where that tells nothing."""
+    """Returns the prediction of a replay of devices; None if ranks wait for each other or it predicts nothing."""
     from distprof.merge.whatif.on_device import predict_on_devices
 
     if not read.is_alone or changes.needs_ranks:
@@ -136,7 +136,7 @@ def _on_device(read: Opened, changes: Changes, steps: Sequence[int]) -> Predicti
 
 
 def _all_steps(found: Replayable, changes: Changes) -> list[int]:
-    """Steps that can be predicted: without a timeline nothing shows which module ran."""
+    """Returns the steps that can be predicted: only those with a timeline if a change needs to know the modules."""
     there = set(found.steps)
     traced, replayable = ([step for step in steps if step in there] for steps in (found.program.traced,
                                                                                  found.program.replayable))

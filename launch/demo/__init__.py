@@ -1,1 +1,1 @@
-"""The job of `distprof demo`, in which one rank is late. Ranks have this folder first on sys.path."""
+"""The job of `distprof demo`, in which one rank is late. In its ranks, this folder is first on sys.path."""

@@ -1,4 +1,4 @@
-"""The job of `distprof demo`, in plain PyTorch: a small transformer, data parallel; a layer of one rank is late.
+"""The job of `distprof demo` in plain PyTorch: a small data parallel transformer; a layer of one rank is slow.
 
 torchrun --nproc-per-node 4 demo.py --late-rank 2 --late-ms 90
 """
@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import suppress
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends each rank without a traceback, in the imports below as well
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends each rank without a traceback, also during imports
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ VOCABULARY, WIDTH, HEADS, DEPTH, LENGTH, BATCH = 256, 64, 4, 4, 32, 4
 
 
 class Attention(nn.Module):
-    """Causal attention of several heads."""
+    """Causal multi-head attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two linear layers, and a pause before them on the rank that is late."""
+    """Two linear layers, and a pause before them on the late rank."""
 
     def __init__(self, pause_s: float) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model of some 200,000 parameters."""
+    """A language model with about 200,000 parameters."""
 
     def __init__(self, pauses_s: list[float]) -> None:
         super().__init__()
@@ -97,10 +97,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     if "lo" in (name for _, name in socket.if_nameindex()):
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # gloo looks the name of the host up otherwise, which may fail
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # otherwise gloo looks up the host name, which may fail
     dist.init_process_group("gloo")
     if dist.get_rank() == 0:
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # stderr may be closed
             sys.stderr.write(f"demo: {dist.get_world_size()} ranks train a small transformer; "
                              f"layers.{args.late_layer}.mlp of rank {args.late_rank} sleeps {args.late_ms:g} ms in "
                              "every step\n")
@@ -118,8 +118,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
     dist.destroy_process_group()
-    # a thread of gloo takes the GIL to free the last collective, and the end of DDP waits for that thread without
-    # giving the GIL up (torch 2.13): where the model goes at once, a rank can hang
+    # a thread of gloo takes the GIL to free the last collective, and the destructor of DDP waits for that thread
+    # without releasing the GIL (torch 2.13): if the model is freed at once, a rank can hang
     time.sleep(0.1)
 
 

@@ -1,1 +1,1 @@
-"""Hosts that share no directory: their launchers copy what was recorded to the first host."""
+"""For hosts that share no directory: their launchers copy the recorded files to the first host."""

@@ -1,4 +1,5 @@
-"""What changed in the run directory of a host since it was copied: files of its ranks, of its machine, summaries."""
+"""Finds what changed in the run directory of a host since the last copy: files of its ranks, of the host, and
+summaries."""
 
 from __future__ import annotations
 
@@ -20,46 +21,47 @@ from distprof.launch.hosts.received_files import RANK_FOLDER
 from distprof.launch.hosts.wire import CHUNK_BYTES, Drop, Move, Put
 
 APPENDED = re.compile(rf"(watch-\d+|conditions-\d+)\.bin|{re.escape(STEP_LINES)}")
-"""Files to which is only appended, as long as they are the same file."""
+"""Files that only grow, as long as their inode stays the same."""
 FIRST = re.compile(rf"(watch|conditions)-\d+\.bin|{re.escape(STUCK_JSON)}|{re.escape(RANK_JSON)}")
-"""What a watch reads comes before all else."""
+"""Files that a watch reads; they are copied before all others."""
 TAIL_BYTES = 64
 HERE, WINDOW = "", f"{WINDOWS}/[0-9][0-9][0-9][0-9]/"
 AROUND = ("attempt[0-9][0-9][0-9][0-9]/", HERE, f"{WINDOW}attempt[0-9][0-9][0-9][0-9]/", WINDOW)
-"""Where folders of ranks may lie in a run directory. What became an earlier attempt goes out of the way first."""
+"""Where rank folders may lie in a run directory. Earlier attempts come first, so that a folder that became part of one
+is moved away before its successor is copied."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _File:
-    """A file as it was copied."""
+    """What was copied of a file."""
 
     signs: tuple[int, int, int]
-    """Inode, size and time of its last change."""
+    """Inode, size in bytes and modification time in ns of the copied version; zeros if it is not copied completely."""
     copied: int
-    """Bytes that are there."""
+    """Number of bytes on the first host."""
     tail: bytes = b""
-    """The last of them: a file that was made anew may have the inode of the one before."""
+    """The last copied bytes, at most `TAIL_BYTES`: a file that was created again may reuse the old inode."""
     seen: tuple[int, int, int] | None = None
-    """The signs at the last look: what still changes is not copied yet."""
+    """`signs` at the last look; a bulk file that changed since then is not copied yet."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Folder:
-    """A folder as it is there."""
+    """A folder on the first host."""
 
     path: str
-    """Its name there."""
+    """Its path in the run directory of the first host."""
     is_of_rank: bool
     files: dict[str, _File] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something to be copied."""
+    """One message to the first host about something that changed."""
 
     said: Put | Move | Drop
     is_bulk: bool
-    """Can wait: no watch reads it."""
+    """Whether it can wait, because no watch reads the file."""
     is_of_rank: bool
     folder: int
     name: str
@@ -67,31 +69,32 @@ class Change:
 
 
 class Changes:
-    """Looks for changes.
+    """Finds changes.
 
     Args:
         run: The run directory.
-        stem: Host and boot id of this machine; folders of others on a common file system are copied by them.
-        host, boot_id: Both.
+        stem: Host name and boot id of this host as used in file names. Folders of other hosts on a shared file system
+            are copied by those hosts.
+        host, boot_id: Host name and boot id of this host.
     """
 
     def __init__(self, run: Path, stem: str, host: str, boot_id: str) -> None:
         self._run, self._stem, self._mine = run, stem, (host, boot_id)
         self._folders: dict[int, _Folder] = {}
-        """By inode, which a folder keeps when it is renamed."""
+        """By inode, because a folder keeps its inode when it is renamed."""
 
     def look(self, *, at_end: bool) -> Iterator[Change]:
-        """All of them; what became of each is to be said by `copied` or `differs` before the next one is taken.
+        """Yields all changes; the caller reports each result with `copied` or `differs` before it takes the next one.
 
         Args:
-            at_end: Also files that changed since the last look.
+            at_end: Whether to include bulk files that changed since the last look.
         """
         for path, folder, is_of_rank in self._found():
-            with suppress(OSError):  # it was renamed meanwhile: the next look finds it
+            with suppress(OSError):  # renamed in the meantime; the next look finds it
                 yield from self._in_folder(path, folder, is_of_rank=is_of_rank, at_end=at_end)
 
     def copied(self, change: Change) -> None:
-        """That is there now."""
+        """Records that a change was applied on the first host."""
         one, said = self._folders[change.folder], change.said
         if isinstance(said, Move):
             one.path = said.to
@@ -105,22 +108,22 @@ class Changes:
                 file.signs = change.signs
 
     def differs(self, change: Change, size: int) -> None:
-        """The first host has so many bytes of a file that grows; it is copied anew if these are too many."""
+        """Records that the first host has `size` bytes of a file; if these are too many, it is copied again."""
         file = self._folders[change.folder].files.get(change.name)
         if file is not None:
             file.copied, file.signs, file.tail = size, (0, 0, 0), b""
 
     def forget(self) -> None:
-        """Nothing is there: another host is now the first one."""
+        """Forgets all copies, because another host is now the first one."""
         self._folders = {}
 
     @property
     def num_ranks(self) -> int:
-        """Folders of ranks of the last attempt that are there."""
+        """Number of copied rank folders of the last attempt."""
         return sum(one.is_of_rank and "/" not in one.path for one in self._folders.values())
 
     def _found(self) -> Iterator[tuple[str, Path, bool]]:
-        """The folders of this host: their names, and whether they are of ranks."""
+        """Yields the folders of this host: path in the run directory, path, and whether it is a rank folder."""
         for around in AROUND:
             for folder in sorted(self._run.glob(f"{around}rank[0-9]*")):
                 name = folder.relative_to(self._run).as_posix()
@@ -141,7 +144,7 @@ class Changes:
         whole = is_of_rank and not path.endswith(PARTIAL_SUFFIX)
         there = f"{path}{PARTIAL_SUFFIX}" if whole else path
         one = self._folders.setdefault(inode, _Folder(path=there, is_of_rank=is_of_rank))
-        if one.path.removesuffix(PARTIAL_SUFFIX) != path.removesuffix(PARTIAL_SUFFIX):  # of an earlier attempt now
+        if one.path.removesuffix(PARTIAL_SUFFIX) != path.removesuffix(PARTIAL_SUFFIX):  # moved to an earlier attempt
             yield Change(said=Move(path=one.path, to=there), is_bulk=False, is_of_rank=True, folder=inode, name="")
         names = {file.name for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()}
         names = {name for name in names if is_of_rank or folder.name != SUMMARIES or name.startswith(self._stem)}
@@ -186,12 +189,12 @@ class Changes:
                              signs=signs)
                 begin += len(content)
                 file_there = one.files.get(file.name)
-                if is_last or file_there is None or file_there.copied != begin:  # the last: it was refused
+                if is_last or file_there is None or file_there.copied != begin:  # the last condition: it was refused
                     return
 
 
 def _goes_on(file: Path, known: _File) -> bool:
-    """Whether the bytes that were copied last are still where they were."""
+    """Returns whether the bytes that were copied last are still at the same offset."""
     with file.open("rb") as source:
         source.seek(known.copied - len(known.tail))
         return source.read(len(known.tail)) == known.tail

@@ -1,4 +1,4 @@
-"""The connection of a host to the first one: opened, proven on both sides, and never waited for without end."""
+"""The connection of a host to the first host, with mutual authentication and a timeout for every wait."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from distprof.launch.hosts.wire import (
 )
 
 REACHED_S, ANSWERED_S = 3.0, 20.0
-"""An address that does not answer in this time is not the right one; a host that does not has gone."""
+"""Timeouts in seconds: for opening and authenticating a connection, after which the next address is tried; and for an
+answer, after which the first host counts as gone."""
 
 
 class Connection:
-    """A connection on which both sides have proven that they are of the job."""
+    """A connection on which both sides have proven that they belong to the job."""
 
     def __init__(self, wire: socket.socket, token: str) -> None:
-        """Proves it, and has the other side prove it.
+        """Authenticates both sides.
 
         Args:
-            wire: A connection that was opened, with its timeout.
-            token: As the store told it.
+            wire: An open connection with a timeout.
+            token: The token from the store of the rendezvous.
 
         Raises:
-            DataError: It is somebody else, or does not know the token.
-            OSError: It does not answer.
+            DataError: The other side is another program, or does not know the token.
+            OSError: The other side does not answer.
         """
         self._wire = wire
         greeting = self._read(len(MAGIC) + NONCE_BYTES)
@@ -59,11 +60,11 @@ class Connection:
         wire.settimeout(ANSWERED_S)
 
     def ask(self, said: Said) -> Answer:
-        """Says something, and gives the answer.
+        """Sends a message and returns the answer.
 
         Raises:
-            DataError: The answer is none.
-            OSError: The other host has gone.
+            DataError: The answer is not valid.
+            OSError: The other host does not answer.
         """
         self._wire.sendall(self._mine.sealed(encoded(said)))
         head = self._read(HEAD.size)
@@ -81,10 +82,10 @@ class Connection:
 
 @contextmanager
 def connected(to: Announcement) -> Iterator[Connection]:
-    """Connects to the first of the addresses at which the first host answers.
+    """Yields a connection to the first of the announced addresses at which the first host answers.
 
     Raises:
-        OSError: None does; with what was wrong.
+        OSError: It answers at none of them; the message has the reasons.
     """
     wire, connection = _opened(to)
     try:

@@ -1,6 +1,6 @@
-"""The process next to a job that copies files between hosts; on the first host, it receives. Never imports torch.
+"""The process beside a job that sends files to the first host, or receives them there. It never imports torch.
 
-Its standard input begins with an order and ends with the launcher: `protocol.py`.
+The first line of its standard input is a `HostsOrder` (`protocol.py`). Standard input closes when the launcher ends.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from distprof.process.identity import boot_id
 from distprof.summaries.host_file import file_stem
 
 QUIET_S, LONGEST_S = 20.0, 300.0
-"""How long the end of the job waits for hosts that send nothing, and for those that send something."""
+"""After the end of the job, how many seconds the first host waits for another host that sends no files, and for any
+host."""
 GONE_S = 3.0
-"""And for one that was silent for long before."""
+"""Seconds to wait for a host that had been disconnected for more than `QUIET_S`."""
 LOOK_S = 0.1
 LOW_PRIORITY = 10
 
 
 def main() -> None:
-    """Carries out the orders on standard input until that ends."""
+    """Executes the orders on standard input until it closes or the job has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(LOW_PRIORITY)
@@ -47,11 +48,11 @@ def main() -> None:
             elif order.end is not None:
                 tell(FromHosts(gathered=process.finish(order.end)))
                 break
-    os._exit(0)  # threads may wait for other hosts
+    os._exit(0)  # threads may still wait for other hosts
 
 
 def tell(message: FromHosts) -> None:
-    """Sends the launcher a line; one that is gone hears nothing."""
+    """Sends the launcher a line; does nothing if the launcher is gone."""
     content = memoryview(msgspec.json.encode(message) + b"\n")
     with _TELLING, suppress(OSError):
         while content:
@@ -62,10 +63,10 @@ _TELLING = threading.Lock()
 
 
 class CopyProcess:
-    """One host of the job: the first one, or another; after a restart it may be the other way round."""
+    """The process of one host; a restart of the job may change whether it is the first host."""
 
     def __init__(self, order: HostsOrder) -> None:
-        """Does nothing yet."""
+        """Starts nothing; `meet` does."""
         self._order, self._run = order, Path(order.directory)
         self._host, self._boot_id = socket.gethostname(), boot_id()
         self._first: FirstHost | None = None
@@ -74,7 +75,7 @@ class CopyProcess:
         self._met: Meet | None = None
 
     def meet(self, meet: Meet) -> None:
-        """Hosts have met: this one receives the files of the others, or sends its own to the one that does."""
+        """Starts to receive the files of other hosts, or to send files to the first host, after a rendezvous."""
         self._met = meet
         if meet.announcement is not None:
             self._send_to(meet.announcement, meet.node)
@@ -85,11 +86,11 @@ class CopyProcess:
             tell(FromHosts(serving=msgspec.structs.replace(self._announced, addresses=meet.addresses)))
 
     def finish(self, end: End) -> Gathered:
-        """Waits until all files are copied, or nothing happens any more."""
+        """Waits until all files are copied, or no more are expected."""
         is_first = self._met is not None and self._met.announcement is None
         if is_first and self._first is not None and self._met is not None:
             places = self._first.places if self._order.uploaded else []
-            if not self._first.hosts and is_common(self._run):  # nobody could connect, and nobody has to
+            if not self._first.hosts and is_common(self._run):  # no host connected, and none has to
                 return Gathered(role="shared")
             return msgspec.structs.replace(_gathered(self._first, self._met.num_nodes), places=places)
         if self._sender is None:
@@ -131,7 +132,7 @@ class CopyProcess:
 
 
 def _gathered(first: FirstHost, num_nodes: int) -> Gathered:
-    """Waits for the other hosts; one that does not come, or is silent, is missing."""
+    """Waits for the other hosts; those that never connected or sent no end are missing."""
     began_s = time.monotonic()
     others = range(1, num_nodes)
     while any(_is_waited_for(first.hosts.get(node), began_s) for node in others):
@@ -146,10 +147,10 @@ def _gathered(first: FirstHost, num_nodes: int) -> Gathered:
 
 
 def _is_waited_for(one: OtherHost | None, began_s: float) -> bool:
-    """Whether a host may still send something, so long after the end of the job."""
+    """Returns whether to keep waiting for a host after the end of the job."""
     now_s = time.monotonic()
     if now_s - began_s > LONGEST_S or (one is not None and one.done is not None):
         return False
     if one is not None and not one.connected and now_s - one.seen_s > QUIET_S:
-        return now_s - began_s < GONE_S  # it had gone before
+        return now_s - began_s < GONE_S  # it was gone before
     return now_s - max(began_s, one.received_s if one is not None else 0.0) < QUIET_S

@@ -1,4 +1,4 @@
-"""The first host of a job: receives files from the other launchers, and sends them the state of its watch."""
+"""The server on the first host of a job: receives files from other hosts, and sends them the state of the watch."""
 
 from __future__ import annotations
 
@@ -44,43 +44,44 @@ from distprof.launch.hosts.wire import (
 from distprof.launch.watching.claim import CLAIM_JSON
 
 PROVES_S, SILENT_S = 10.0, 30.0
-"""Whoever connects proves within it that it is of the job; a host that says nothing for so long has gone."""
+"""Timeouts in seconds: for a new connection to authenticate itself, and for silence after which a host counts as
+gone."""
 SHUTDOWN_S = 1.0
 UNPROVEN = 64
-"""Connections at a time that have proven nothing yet; the next ones are closed."""
+"""Maximum number of simultaneous connections that are not authenticated yet; more are closed at once."""
 TOLD = {CLAIM_JSON: 2.0, REQUEST_JSON: 0.5, STATE_JSON: 2.0}
-"""Files of `watch/` that others hear of, and how often at most, in seconds."""
+"""Files of `watch/` that are sent to other hosts -> shortest interval in seconds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class OtherHost:
-    """A host that proved to be of the job."""
+    """Another host that authenticated itself."""
 
     host: str
     node: int
     is_shared: bool
-    """It records into this directory."""
+    """Whether it records into the run directory of the first host."""
     seen_s: float
-    """When it said something last."""
+    """When its last message arrived, in seconds of the monotonic clock."""
     received_s: float = 0.0
-    """When it last sent a file."""
+    """When it last sent part of a file, likewise; 0: never."""
     connected: int = 0
     done: Done | None = None
 
 
 class FirstHost:
-    """A server in a thread of its own.
+    """A server in its own thread.
 
     Args:
         run: The run directory.
-        directory_id: Of it.
-        context: Where connections are encrypted.
+        directory_id: The id of that directory.
+        context: TLS context; None: connections are not encrypted.
     """
 
     def __init__(self, run: Path, directory_id: str, context: ssl.SSLContext | None = None) -> None:
         self.token = secrets.token_hex(32)
         self.hosts: dict[int, OtherHost] = {}
-        """By their numbers in the rendezvous."""
+        """By node number in the rendezvous."""
         self._run, self._directory_id, self._context = run, directory_id, context
         self._owners: dict[str, str] = {}
         self._unproven = 0
@@ -89,14 +90,14 @@ class FirstHost:
 
     @property
     def places(self) -> list[str]:
-        """What was copied, as folders of ranks without `.partial`, folders of hosts and files."""
+        """What was received: rank folders without `.partial`, host folders and summary files."""
         return sorted(self._owners)
 
     def listen(self, host: str, port: int) -> int:
-        """Begins; returns the port.
+        """Starts the server and returns its port.
 
         Raises:
-            OSError: The port is taken.
+            OSError: The port is in use.
         """
         listening = _listening(host, port)
         self._thread.start()
@@ -109,7 +110,7 @@ class FirstHost:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PROVES_S)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its start to its end; whatever goes wrong ends it, and no other."""
+        """Handles one connection from start to end; an error ends only this connection."""
         try:
             if self._unproven >= UNPROVEN:
                 return
@@ -119,17 +120,17 @@ class FirstHost:
             finally:
                 self._unproven -= 1
             await self._serve(_Talk(reader, writer, mine, theirs))
-        except (OSError, DataError, EOFError, TimeoutError):  # gone, or not of this job
+        except (OSError, DataError, EOFError, TimeoutError):  # gone, or not part of this job
             return
         finally:
             with contextlib.suppress(Exception):
                 writer.close()
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Seals, Seals]:
-        """Both sides prove that they know the token.
+        """Checks that the other side knows the token, and proves that this side does.
 
         Raises:
-            DataError: The other one does not.
+            DataError: The other side does not know it.
         """
         mine = secrets.token_bytes(NONCE_BYTES)
         writer.write(MAGIC + mine)
@@ -181,7 +182,7 @@ class FirstHost:
         return Answer()
 
     def _news(self, told: dict[str, tuple[float, int]]) -> dict[str, bytes]:
-        """Files of the watch that changed since a host last received them."""
+        """Returns the contents, by name, of the files of the watch that changed since a host last received them."""
         found = {}
         for name, every_s in TOLD.items():
             last_s, changed_ns = told.get(name, (0.0, 0))
@@ -196,32 +197,33 @@ class FirstHost:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """One socket for IPv4 and IPv6, which has one port.
+    """Returns a listening socket; without `host`, for IPv4 and IPv6 on one port.
 
     Raises:
-        OSError: The port is taken, or the address is not of this host.
+        OSError: The port is in use, or the address does not belong to this host.
     """
     if host:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 may be switched off
+        with contextlib.suppress(OSError):  # IPv6 may be disabled
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
 
 
 class _Talk:
-    """A connection on which both sides have proven who they are."""
+    """An authenticated connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mine: Seals, theirs: Seals) -> None:
         self._reader, self._writer, self._mine, self._theirs = reader, writer, mine, theirs
 
     async def heard(self, patience_s: float) -> Said:
-        """The next message, all of which has to come within that time.
+        """Returns the next message, which must arrive completely within `patience_s` seconds.
 
         Raises:
-            OSError: It did not.
-            DataError: It is no message, or somebody changed it.
+            TimeoutError: It did not arrive in time.
+            EOFError: The connection was closed.
+            DataError: It is not a valid message, or was changed in transit.
         """
         return said_in(await asyncio.wait_for(self._next(), patience_s))
 
@@ -230,10 +232,10 @@ class _Talk:
         return self._theirs.opened(head, await self._reader.readexactly(length_in(head, MOST_SAID)))
 
     async def say(self, answer: Answer) -> None:
-        """Answers; a host that does not take it in time has gone.
+        """Sends an answer.
 
         Raises:
-            OSError: It has.
+            OSError: The connection broke, or the host did not receive it within `SILENT_S`.
         """
         self._writer.write(self._mine.sealed(encoded(answer)))
         await asyncio.wait_for(self._writer.drain(), SILENT_S)

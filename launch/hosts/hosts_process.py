@@ -1,4 +1,4 @@
-"""The launcher's handle of the process that copies files between hosts: it never holds up the job."""
+"""The launcher's handle for the process that copies files between hosts; it never delays the job."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from distprof.terminal import say
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
            "from distprof.launch.hosts.copy_process import main; main()")
-"""Imports what this process would import, and not what lies in the working directory, as `-m` does."""
+"""Imports from the same path as this process; `-m` would also import from the working directory."""
 HOSTS, CERTIFICATE, KEY = "DISTPROF_HOSTS", "DISTPROF_HOSTS_CERT", "DISTPROF_HOSTS_KEY"
-"""Variables with what the flags are without."""
+"""Environment variables with the defaults of the flags."""
 STARTED_S = 10.0
-"""For the first host to listen."""
+"""How long to wait for the first host to listen, in seconds."""
 PATIENCE_S = 360.0
-"""For the end; what takes long is said by the process itself."""
+"""How long to wait for the process after the end of the job, in seconds; it has shorter limits of its own."""
 
 
 class HostsProcess:
     """A process that sends the files of this host to the first one, or receives them there.
 
     Args:
-        order: What is to be copied.
-        program: What it runs; another one in tests.
+        order: What to copy.
+        program: Python code that the process runs; tests pass their own.
     """
 
     def __init__(self, order: HostsOrder, program: str = PROGRAM) -> None:
@@ -48,27 +48,27 @@ class HostsProcess:
         self._writing = threading.Lock()
         self._meetings = Meetings(self._meet)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")}
-        try:  # a session of its own: what a terminal sends to the job does not end it
+        try:  # in its own session: signals that a terminal sends to the job do not end it
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, "\n".join(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env=environ, start_new_session=True,
                 stderr=None if os.environ.get("DISTPROF_DEBUG") else subprocess.DEVNULL)
             self._write(order)
             self._reader.start()
-        except (OSError, RuntimeError) as error:  # no process, or no thread
+        except (OSError, RuntimeError) as error:  # cannot start a process or a thread
             say(f"cannot copy files between hosts: {getattr(error, 'strerror', None) or error}")
             self._kill()
 
     def meeting(self) -> AbstractContextManager[None]:
-        """Around torchrun: its hosts meet, and this process learns of it."""
+        """Returns a context manager for the time when torchrun runs: it tells the process about each rendezvous."""
         return self._meetings.taking_part()
 
     def finish(self, exit_code: int, failed: Mapping[str, int]) -> Gathered:
-        """Has the remaining files copied, and waits for that. Never fails.
+        """Lets the process copy the remaining files and waits for it. Never raises.
 
         Args:
-            exit_code: Of the job on this host.
-            failed: Fields of run.json on the rank that failed first here.
+            exit_code: Exit code of the job on this host.
+            failed: Fields of run.json about the rank that failed first on this host.
         """
         with suppress(Exception):
             self._ask(End(exit_code=exit_code, failed=dict(failed)))
@@ -86,7 +86,8 @@ class HostsProcess:
             say("the process that receives files from other hosts has ended")
 
     def _meet(self, meet: Meet) -> Announcement | None:
-        """Tells the process; on the first host, what the others are to know."""
+        """Forwards a rendezvous to the process; returns the announcement for other hosts on the first host, else
+        None."""
         self._write(ToHosts(meet=meet))
         if meet.announcement is not None:
             return None
@@ -108,7 +109,7 @@ class HostsProcess:
                     self._gathered = message.gathered
 
     def _write(self, order: HostsOrder | ToHosts) -> None:
-        with self._writing, suppress(OSError):  # it has ended
+        with self._writing, suppress(OSError):  # the process has ended
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.write(msgspec.json.encode(order) + b"\n")
                 self._process.stdin.flush()
@@ -126,10 +127,10 @@ class HostsProcess:
 
 
 def asked(hosts: str | None, certificate: str | None, key: str | None) -> HostsOrder | None:
-    """What the flags say, checked before the job begins, for any directory; None where nothing is to be copied.
+    """Checks the flags before the job begins and returns them as an order without a directory; None: copy nothing.
 
     Raises:
-        UsageError: One of them is wrong.
+        UsageError: A flag is wrong.
     """
     hosts = hosts or os.environ.get(HOSTS) or "on"
     certificate, key = certificate or os.environ.get(CERTIFICATE), key or os.environ.get(KEY)

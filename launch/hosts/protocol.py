@@ -1,4 +1,4 @@
-"""Messages between a launcher and its process that copies files: orders on standard input, news on standard output."""
+"""Messages between a launcher and its copy process: orders on standard input, reports on standard output."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from distprof.launch.hosts.wire import Announcement
 
 
 class HostsOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line: what is to be copied. Not an argument, as everybody may list those."""
+    """The first line: what to copy. It is not an argument, because every user can list arguments of processes."""
 
     directory: str
-    """Of the run, absolute."""
+    """Absolute path of the run directory."""
     uploaded: bool
-    """Ranks are uploaded to a storage when they end: only what a watch reads is copied."""
+    """Whether ranks upload their folders to a storage when they end; then only files that a watch reads are copied."""
     listen: tuple[str, int]
-    """Where the first host listens: '' for all addresses, 0 for any port."""
+    """Address and port at which the first host listens: '' for all addresses, 0 for any port."""
     certificate: str | None = None
     key: str | None = None
 
 
 class Meet(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts have met in a rendezvous."""
+    """Hosts completed a rendezvous."""
 
     node: int
     num_nodes: int
     addresses: list[str] = []
-    """Where this host may be reached; needed of node 0."""
+    """Addresses of this host; only for node 0."""
     announcement: Announcement | None = None
-    """What node 0 told; None on that one itself."""
+    """The announcement of node 0; None on node 0 itself."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The job has ended on this host."""
+    """The job ended on this host."""
 
     exit_code: int
     failed: dict[str, int] = {}
 
 
 class ToHosts(msgspec.Struct, frozen=True, kw_only=True):
-    """A line on standard input; one of these is there."""
+    """A line on standard input; one field is set."""
 
     meet: Meet | None = None
     end: End | None = None
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended."""
+    """The result of copying."""
 
     role: Literal["first", "copied", "shared", "kept"]
-    """first: others copied their files here; copied: all is on the first host; shared: all hosts record into one
-    directory; kept: the files stay here."""
+    """first: this is the first host, which received files; copied: all files are on the first host; shared: all hosts
+    record into one directory; kept: the files stay on this host."""
     place: str = ""
     """`HOST:DIRECTORY` of the first host."""
     num_copied: int = 0
-    """Hosts that copied all they had; of the first host."""
+    """On the first host: number of hosts that copied all their files."""
     missing: list[str] = []
-    """Hosts that did not, likewise."""
+    """On the first host: hosts that did not."""
     places: list[str] = []
-    """What was copied only to be watched, as it is uploaded by those who recorded it."""
+    """On the first host, if `uploaded`: what was copied only for the watch; the hosts that recorded it upload it."""
     ends: list[End] = []
-    """How the job ended on the others, likewise."""
+    """On the first host: how the job ended on the other hosts."""
 
 
 class FromHosts(msgspec.Struct, frozen=True, kw_only=True):
-    """A line on standard output; one of these is there."""
+    """A line on standard output; one field is set."""
 
     serving: Announcement | None = None
     say: str = ""

@@ -1,4 +1,4 @@
-"""Files received from other hosts, in the run directory of the first: each host can write only its own files."""
+"""Writes files received from other hosts to the run directory of the first host; each host can write only its own."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ SUMMARY_FILE = re.compile(rf"(?P<folder>(?:{WINDOWS}/\d{{4}}/)?{SUMMARIES})/(?P<
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedFile:
-    """A file as it may be written."""
+    """A file that a host may write."""
 
     path: PurePosixPath
-    """In the run directory, without `..`."""
+    """Relative to the run directory, without `..`."""
     owned: str
-    """What belongs to one host alone: the folder of a rank without `.partial`, the folder of a host, or a file."""
+    """The unit that belongs to a single host: a rank folder without `.partial`, a host folder, or a summary file."""
 
 
 def received_file(path: str, *, stem: str, directory_id: str) -> ReceivedFile:
-    """Where a file that a host sends is written.
+    """Returns where to write a file that another host sends.
 
     Args:
-        path: As that host names it.
-        stem: Of that host; it sends no folders of other hosts.
-        directory_id: Of its run directory. Summaries of two launchers on one machine have the same name: to that of the
-            host that sends them this is added.
+        path: Path as named by the other host.
+        stem: Stem of the other host; it may only send its own host folder.
+        directory_id: Id of its run directory. It is added to names of summaries, because two launchers on one machine
+            use the same names.
 
     Raises:
-        DataError: No host sends such a file.
+        DataError: A host may not send such a file.
     """
     if (found := RANK_FILE.fullmatch(path)) is not None and int(found["rank"]) < MOST_RANKS:
         return ReceivedFile(path=PurePosixPath(path), owned=rank_place(found["folder"]))
@@ -64,10 +64,10 @@ def received_file(path: str, *, stem: str, directory_id: str) -> ReceivedFile:
 
 
 def received_folder(path: str) -> ReceivedFile:
-    """The folder of a rank.
+    """Returns the rank folder of a path.
 
     Raises:
-        DataError: It is none.
+        DataError: The path is not a rank folder.
     """
     found = RANK_FOLDER.fullmatch(path)
     if found is None or int(found["rank"]) >= MOST_RANKS:
@@ -76,25 +76,25 @@ def received_folder(path: str) -> ReceivedFile:
 
 
 def rank_place(folder: str) -> str:
-    """The folder of a rank, whether it is whole or not."""
+    """Returns the path of a rank folder without `.partial`."""
     return folder.removesuffix(PARTIAL_SUFFIX)
 
 
 MOST_FILE_BYTES, MOST_HOST_BYTES, MOST_HOST_FILES = 16 << 30, 512 << 30, 200_000
-"""Of a file, and of all that a host sends."""
+"""Maximum size of a file, and of all that a host sends over one connection; maximum number of files."""
 FREE_BYTES = 512 << 20
-"""So much stays free on the disk, which the ranks of this host write to as well."""
+"""Received files leave this many bytes of the disk free, because ranks of this host write to it as well."""
 
 
 class ReceivedFiles:
-    """The files that one host sends.
+    """The files that a host sends over one connection.
 
     Args:
         run: The run directory of this host.
-        stem: Of the host that sends: its name and boot id.
-        directory_id: Of its run directory.
-        owners: Directory by what was copied from it; shared by all hosts. What is there and not in it is of the ranks
-            of this host.
+        stem: Host name and boot id of the sending host.
+        directory_id: Id of the run directory of the sending host.
+        owners: `owned` -> id of the run directory it was copied from; shared by all hosts. What exists without being
+            listed was recorded by ranks of this host.
     """
 
     def __init__(self, run: Path, stem: str, directory_id: str, owners: dict[str, str]) -> None:
@@ -102,11 +102,11 @@ class ReceivedFiles:
         self._num_bytes, self._files = 0, set[PurePosixPath]()
 
     def put(self, said: Put) -> Answer:
-        """Writes a part of a file; where bytes to append do not fit, the answer has the size that is there."""
+        """Writes part of a file; if its offset is not the end of the existing file, the answer has that file's size."""
         return self._answer(lambda: self._put(said))
 
     def move(self, said: Move) -> Answer:
-        """Renames the folder of a rank, which is whole now, or of an earlier attempt."""
+        """Renames a rank folder that is complete, or belongs to an earlier attempt."""
         return self._answer(lambda: self._move(said))
 
     def drop(self, said: Drop) -> Answer:
@@ -150,7 +150,7 @@ class ReceivedFiles:
         if new.owned != old.owned and not (self._run / new.path).is_dir():
             self._claimed(new)
         self._make((self._run / new.path).parent)
-        with suppress(FileNotFoundError):  # a rank of this host moved what an earlier attempt left
+        with suppress(FileNotFoundError):  # a rank of this host has already moved the earlier attempt
             (self._run / old.path).rename(self._run / new.path)
         if new.owned != old.owned:
             self._owners[new.owned] = self._directory_id
@@ -159,10 +159,10 @@ class ReceivedFiles:
         return Answer()
 
     def _claimed(self, place: ReceivedFile) -> ReceivedFile:
-        """The same, once it is known that it is of this host.
+        """Claims a place for the sending host and returns it.
 
         Raises:
-            DataError: It is of another one.
+            DataError: It belongs to another host.
         """
         holder = self._owners.get(place.owned)
         if holder is None:
@@ -186,10 +186,10 @@ class ReceivedFiles:
             raise DataError("the disk there is full")
 
     def _make(self, folder: Path) -> None:
-        """Makes a folder in the run directory, which is not made again where it was removed.
+        """Creates a folder and its parents in the run directory, but not the run directory itself.
 
         Raises:
-            DataError: It would lie elsewhere.
+            DataError: A symbolic link would lead elsewhere.
         """
         above = [folder, *folder.parents]
         inside = above[:above.index(self._run)]
@@ -200,7 +200,7 @@ class ReceivedFiles:
 
 
 def _write(path: Path, flags: int, said: Put) -> Answer:
-    """Writes a part behind what is there; the size of that, where it does not fit."""
+    """Appends part of a file; if the offset is not the end of the file, the answer has the file's size."""
     number = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         size = os.fstat(number).st_size
@@ -216,14 +216,17 @@ def _write(path: Path, flags: int, said: Put) -> Answer:
 
 
 def take_request(run: Path, content: bytes) -> bool:
-    """Takes over what another host asks of the ranks, unless what is asked here is as new.
+    """Adopts the recording request of another host if it is newer than that of this host.
 
     Args:
         run: The run directory of this host.
-        content: Of the other host's `watch/request.json`.
+        content: Content of the other host's `watch/request.json`.
+
+    Returns:
+        Whether it was adopted.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The request cannot be written.
     """
     try:
         asked = msgspec.json.decode(content, type=WindowRequest)

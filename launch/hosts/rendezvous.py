@@ -1,7 +1,7 @@
-"""Where hosts meet: the store of torchrun's rendezvous, through which the first one tells the others where it listens.
+"""The first host announces its address to the others through the store of torchrun's rendezvous.
 
-torchrun's agent asks a handler for each rendezvous, of whatever kind; a store, the number of this node and the address
-of node 0 come with the answer. Ranks and their collectives have no part in it.
+torchrun's agent calls a handler for each rendezvous, of any kind; the result has a store, the number of this node and
+the address of node 0. Ranks and their collectives are not involved.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from distprof.launch.hosts.wire import Announcement
 
 KEY = "distprof/hosts"
 SOON_S, LATER_S = 0.1, 2.0
-"""Between two looks into the store."""
+"""First and longest pause between two looks into the store, in seconds."""
 LOOKED_FOR_S = 120.0
-"""After that the first host is taken not to run distprof."""
+"""Without an announcement after this many seconds, the first host is assumed not to run distprof."""
 AFTERWARDS_S, STOPPED_S = 3.0, 5.0
-"""How long it is looked for after the end of a short job, and how long a thread may take to see that end."""
+"""Seconds for which the announcement is awaited after the end of a short job, and for which threads are joined."""
 SOMEWHERE = "192.0.2.1"
-"""An address for documents (RFC 5737): to find the one that leaves this machine, nothing is sent there."""
+"""An address reserved for documentation (RFC 5737), used to find the outgoing address; nothing is sent there."""
 
 
 class Meetings:
-    """Takes part in every rendezvous of the job that this process launches.
+    """Observes every rendezvous of the job that this process launches.
 
     Args:
-        met: Called, on any thread, with the message for the process that copies files. On node 0 it returns the message
-            for the other nodes, or None.
+        met: Called, on any thread, with the message for the copy process. On node 0 it returns the announcement for the
+            other nodes, or None.
     """
 
     def __init__(self, met: Callable[[Meet], Announcement | None]) -> None:
@@ -45,10 +45,10 @@ class Meetings:
 
     @contextmanager
     def taking_part(self) -> Iterator[None]:
-        """While torchrun runs."""
+        """Observes while torchrun runs."""
         try:
             from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
-        except ImportError:  # another torch: hosts keep their files
+        except ImportError:  # another version of torch: hosts keep their files
             yield
             return
         original = registry.create_handler
@@ -65,7 +65,7 @@ class Meetings:
                 del registry.create_handler
             self._over_s = time.monotonic()
             self._over.set()
-            for thread in self._threads:  # one that waits in torch must not find Python ended
+            for thread in self._threads:  # none may still wait in torch when Python finalises
                 thread.join(STOPPED_S)
 
     def _joined(self, handler: Any) -> Any:
@@ -74,7 +74,7 @@ class Meetings:
         @wraps(original)
         def next_rendezvous() -> Any:
             found = original()
-            with suppress(Exception):  # the job goes on whatever becomes of this
+            with suppress(Exception):  # must never break the job
                 thread = threading.Thread(target=self._meet, args=(found,), name="distprof meets", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -84,7 +84,7 @@ class Meetings:
         return handler
 
     def _meet(self, found: Any) -> None:
-        with suppress(Exception):  # a store that is gone
+        with suppress(Exception):  # the store may be gone
             store, node, num_nodes = found.store, int(found.rank), int(found.world_size)
             if num_nodes < 2:
                 return
@@ -98,10 +98,10 @@ class Meetings:
                 self._met(Meet(node=node, num_nodes=num_nodes, announcement=to))
 
     def _told(self, store: Any) -> bytes:
-        """What the first host told; nothing where it does not."""
+        """Returns the announcement of the first host; empty if there is none."""
         until_s, pause_s = time.monotonic() + LOOKED_FOR_S, SOON_S
         while time.monotonic() < until_s:
-            if store.check([KEY]):  # getting what is not there would hold up the agent, too
+            if store.check([KEY]):  # getting a missing key would also block the agent
                 return bytes(store.get(KEY))
             if self._over.is_set():
                 until_s = min(until_s, self._over_s + AFTERWARDS_S)
@@ -112,12 +112,13 @@ class Meetings:
 
 
 def _addresses(found: object) -> list[str]:
-    """Where other hosts may reach this one: as their ranks reach rank 0, then as it is known otherwise."""
+    """Returns addresses at which other hosts may reach this one: first that of rank 0, then the outgoing address and
+    the host name."""
     about = getattr(found, "bootstrap_store_info", None)
     names = [str(about.master_addr)] if about is not None else []
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((SOMEWHERE, 9))
         names.append(str(probe.getsockname()[0]))
-    names.append(socket.gethostname())  # the longer one that DNS knows may take long to come
+    names.append(socket.gethostname())  # not the full name, because looking it up in DNS may be slow
     return [name for name in dict.fromkeys(names) if name and not name.startswith("127.") and name != "localhost"] or [
         "127.0.0.1"]

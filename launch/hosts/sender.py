@@ -24,17 +24,17 @@ from distprof.launch.hosts.received_files import take_request
 from distprof.launch.hosts.wire import Announcement, Ask, Beat, Done, Hello, Put
 
 EVERY_S = 1.0
-"""Between two looks."""
+"""Pause between two looks for changes, in seconds."""
 AGAIN_S, LONGEST_S = 0.5, 10.0
-"""Before it is tried again to connect: at first, and at most."""
+"""First and longest pause before the next attempt to connect, in seconds."""
 GIVEN_UP_S = 20.0
-"""After the end of the job, without a connection."""
+"""Without a connection for this many seconds after the end of the job, the sender gives up."""
 SAID_S = 30.0
-"""A host that could not connect for so long says so."""
+"""The user is told if no connection was possible for this many seconds."""
 REFUSED_S = 5.0
-"""Before what was refused is tried again: a rank may have another number in the next attempt."""
+"""Seconds before a refused file is sent again: a rank may have another number in the next attempt."""
 BULK_BYTES_S = 16e6
-"""A second, of what no watch reads, while the job runs: the network is the job's."""
+"""Limit in bytes/s for files that no watch reads, while the job runs, to leave the network to the job."""
 HINT = ("hint: can this host connect to that port? `--hosts PORT` sets it, `--hosts off` copies nothing; or use a "
         "shared --out")
 
@@ -44,9 +44,9 @@ class Sender:
 
     Args:
         run: The run directory.
-        host, stem, boot_id: Of this machine.
+        host, stem, boot_id: Name, file name stem and boot id of this host.
         say: Called with a line for the user.
-        uploaded: Folders of ranks are uploaded elsewhere: of them only what a watch reads is copied.
+        uploaded: Whether rank folders are uploaded elsewhere; then only files that a watch reads are copied.
     """
 
     def __init__(self, run: Path, *, host: str, stem: str, boot_id: str, say: Callable[[str], object],
@@ -64,11 +64,11 @@ class Sender:
         self._has_said = False
         self._asked = b""
         self._due_s: dict[str, float] = {}
-        """When what was refused is tried again."""
+        """Path of a refused file -> when it is sent again, in seconds of the monotonic clock."""
         self._thread: threading.Thread | None = None
 
     def meet(self, to: Announcement, node: int) -> None:
-        """From now on, files go to this host."""
+        """Sends files to this host from now on."""
         if self._to is not None and self._to.token != to.token:
             self._changes.forget()
         self._to, self._node = to, node
@@ -78,7 +78,7 @@ class Sender:
             self._thread.start()
 
     def finish(self, end: End) -> None:
-        """Sends the remaining files; returns once they are there, or nothing happens any more."""
+        """Sends the remaining files; returns when they have arrived or the sender gave up."""
         self._end = end
         self._changed.set()
         if self._thread is not None:
@@ -117,7 +117,7 @@ class Sender:
             self._say(f"cannot copy files to {where}: {self._why}; they stay in {self._run}  {HINT}")
 
     def _talk(self, connection: Connection, to: Announcement) -> None:
-        """Until the end of the job.
+        """Sends changes until the end of the job.
 
         Raises:
             OSError, DataError: The connection broke, or another host is now the first one.
@@ -141,7 +141,7 @@ class Sender:
         raise DataError("another host is now the first one")
 
     def _send(self, connection: Connection, *, at_end: bool) -> list[str]:
-        """Sends all changes; gives the reasons why some were refused."""
+        """Sends all changes; returns the reasons for which files of ranks were refused."""
         refused = []
         for change in self._changes.look(at_end=at_end):
             path, now_s = change.said.path, time.monotonic()
@@ -159,12 +159,12 @@ class Sender:
         return refused
 
     def _rest(self, change: Change) -> None:
-        """Leaves the network to the job for a while, unless that has ended."""
+        """Pauses after a part of a bulk file to limit the rate, unless the job has ended."""
         if change.is_bulk and isinstance(change.said, Put) and self._end is None:
             self._changed.wait(len(change.said.content) / BULK_BYTES_S)
 
     def _hear(self, connection: Connection, *, is_shared: bool) -> None:
-        """Sends what is requested of ranks here, and writes down what the watch of the first host knows."""
+        """Forwards requests to ranks that were made on this host, and writes the watch files of the first host."""
         with suppress(OSError):
             asked = read_small(self._run / WATCH / REQUEST_JSON)
             if asked != self._asked and not is_shared:
@@ -174,7 +174,7 @@ class Sender:
         if is_shared:
             return
         for name in sorted(answer.files.keys() & TOLD.keys()):
-            with suppress(OSError):  # a full disk: ranks and their files are what counts
+            with suppress(OSError):  # the disk may be full; files of ranks matter more
                 if name != REQUEST_JSON:
                     write_unsynced(self._run, name, answer.files[name])
                 elif take_request(self._run, answer.files[name]):
@@ -182,7 +182,7 @@ class Sender:
 
 
 def is_common(run: Path) -> bool:
-    """Whether ranks of several hosts have told each other that they record into this one directory."""
+    """Returns whether ranks of several hosts have found that they all record into this directory."""
     try:
         about = rank_json.read(run / RUN_JSON, RunJson)
     except DataError:
@@ -191,5 +191,5 @@ def is_common(run: Path) -> bool:
 
 
 def directory_id_of(run: Path) -> str:
-    """Of the run directory of a host; raises a DataError where run.json cannot be read."""
+    """Returns the id of a run directory; raises a DataError if run.json cannot be read."""
     return rank_json.read(run / RUN_JSON, RunJson).directory_id

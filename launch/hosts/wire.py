@@ -1,9 +1,9 @@
-"""What launchers of a job say to each other: messages over a connection on which both have proven to know a token.
+"""Messages between launchers of a job, over a connection on which both sides have proven that they know a token.
 
-The token travels through the store of torchrun's rendezvous, never over this connection: each side sends a random
-number and the HMAC of both numbers (challenge and response, as of RFC 2195). Keys that are made of the same numbers
-then seal each message with its place in the order (keyed BLAKE2, RFC 7693), so that nobody on the way changes, repeats
-or drops one. Who must not read along either is kept out by TLS.
+The token is passed through the store of torchrun's rendezvous, never over this connection: each side sends a random
+number and the HMAC of both numbers (challenge-response authentication, as in RFC 2195). Keys derived from the same
+numbers then authenticate each message together with its sequence number (keyed BLAKE2, RFC 7693), so that an attacker
+cannot change, repeat or drop one unnoticed. Against eavesdropping, the connection can use TLS.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ PROTOCOL = 1
 MAGIC = b"dphosts1"
 NONCE_BYTES = PROOF_BYTES = 32
 HEAD = struct.Struct("<I16s")
-"""Length of a message and its seal."""
+"""Header of a message: its length in bytes and its seal, a message authentication code (MAC)."""
 CHUNK_BYTES = 1 << 20
-"""Of a file, in a message."""
+"""Maximum number of bytes of a file in one message."""
 MOST_SAID, MOST_ANSWERED = CHUNK_BYTES + (64 << 10), 256 << 20
-"""Of a message to the first host, and of an answer, which may hold the state of a large job."""
+"""Maximum size in bytes of a message to the first host, and of an answer, which may hold the state of a large job."""
 MOST_NAME = 512
 Name = Annotated[str, msgspec.Meta(max_length=MOST_NAME)]
 Place = Annotated[int, msgspec.Meta(ge=0, lt=1 << 50)]
 
 
 class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first host tells the others through the store."""
+    """What the first host announces to the others through the store."""
 
     protocol: int
     addresses: list[str]
-    """Where it may be reached, the likeliest first."""
+    """Its addresses, most likely to be reachable first."""
     port: int
     token: str
     certificate: str
-    """SHA-256 of the certificate that it shows; '' where the connection is not encrypted."""
+    """SHA-256 of its TLS certificate; '' if connections are not encrypted."""
     host: str
 
 
@@ -51,68 +51,68 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     host: Name
     stem: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z")]
-    """Host and boot id, as files are named."""
+    """Host name and boot id as used in file names."""
     node: Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
-    """Its number in the rendezvous."""
+    """Node number in the rendezvous."""
     directory_id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{1,32}\Z")]
 
 
 class Put(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A part of a file."""
+    """Part of a file."""
 
     path: Name
-    """In the run directory."""
+    """Relative to the run directory."""
     offset: Place
     content: Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES)]
     appends: bool
-    """Behind what is there; else the parts make a file that takes the place of the one that is there."""
+    """Whether to append to the existing file; else the parts form a new file that replaces the existing one."""
     is_last: bool
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A folder has another name."""
+    """A folder was renamed."""
 
     path: Name
     to: Name
 
 
 class Drop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A file is no longer there."""
+    """A file was removed."""
 
     path: Name
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A request to the ranks was made on that host: content of `watch/request.json`."""
+    """A recording request was made on the sending host; has the content of its `watch/request.json`."""
 
     content: Annotated[bytes, msgspec.Meta(max_length=1 << 16)]
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The host is there, and hears what is new."""
+    """Heartbeat; the answer has the watch files that changed."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The job has ended on that host, and all was copied."""
+    """The job ended on the sending host, and all its files were sent."""
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
     failed: dict[Name, int]
-    """Fields of run.json on the rank that failed first there."""
+    """Fields of run.json about the rank that failed first on that host."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """To each message."""
+    """The answer to a message."""
 
     refused: str = ""
-    """Why nothing was done."""
+    """Why nothing was done; '' if it was."""
     size: int | None = None
-    """Of the file as it is, where bytes to append did not fit behind it."""
+    """To `Put`: size of the existing file if the offset is not its end; None if the part was written."""
     is_shared: bool = False
-    """To `Hello`: both hosts record into one directory."""
+    """To `Hello`: whether both hosts record into one directory."""
     place: str = ""
-    """To `Hello`: the run directory there."""
+    """To `Hello`: the run directory on the first host."""
     files: dict[str, bytes] = {}
-    """To `Beat`: files of `watch/` that changed."""
+    """To `Beat`: contents of the files of `watch/` that changed, by name."""
 
 
 Kind = TypeVar("Kind")
@@ -122,37 +122,37 @@ _ANSWER = msgspec.msgpack.Decoder(Answer)
 
 
 def proof(token: str, who: str, first: bytes, second: bytes) -> bytes:
-    """What only somebody who knows the token can say of two random numbers."""
+    """Returns the HMAC of two random numbers, which only a side that knows the token can compute."""
     return hmac.new(token.encode(), who.encode() + first + second, sha256).digest()
 
 
 def is_proof(given: bytes, token: str, who: str, first: bytes, second: bytes) -> bool:
-    """Whether it is that."""
+    """Returns whether `given` is the right proof, in constant time."""
     return hmac.compare_digest(given, proof(token, who, first, second))
 
 
 class Seals:
-    """One direction of a connection: seals messages, or opens them, in order."""
+    """Seals the messages of one direction of a connection, or verifies them, in order."""
 
     def __init__(self, token: str, who: str, first: bytes, second: bytes) -> None:
-        """Of the side that sends."""
+        """Derives the key; `who` is the side that sends."""
         self._key, self._number = proof(token, f"{who} sends", first, second), 0
 
     def sealed(self, body: bytes) -> bytes:
-        """A message as it is sent.
+        """Returns a message with its header.
 
         Raises:
-            DataError: It is larger than what is read at the other end.
+            DataError: It is larger than `MOST_ANSWERED`.
         """
         if len(body) > MOST_ANSWERED:
             raise DataError(f"a message of {len(body)} bytes is too large to send")
         return HEAD.pack(len(body), self._seal(body)) + body
 
     def opened(self, head: bytes, body: bytes) -> bytes:
-        """The body, if nobody changed it.
+        """Verifies the seal and returns the body.
 
         Raises:
-            DataError: Somebody did.
+            DataError: The message was changed in transit.
         """
         if not hmac.compare_digest(HEAD.unpack(head)[1], self._seal(body)):
             raise DataError("a message was changed in transit")
@@ -164,10 +164,10 @@ class Seals:
 
 
 def length_in(head: bytes, most: int) -> int:
-    """Bytes of the message that follows.
+    """Returns the length in bytes of the message after a header.
 
     Raises:
-        DataError: More than such a message has.
+        DataError: The length exceeds `most`.
     """
     length = int(HEAD.unpack(head)[0])
     if length > most:
@@ -176,24 +176,24 @@ def length_in(head: bytes, most: int) -> int:
 
 
 def encoded(message: Said | Answer) -> bytes:
-    """A message as bytes."""
+    """Returns a message as bytes."""
     return msgspec.msgpack.encode(message)
 
 
 def said_in(body: bytes) -> Said:
-    """What a host says.
+    """Decodes a message to the first host.
 
     Raises:
-        DataError: It is no message.
+        DataError: It is not a valid message.
     """
     return _decoded(_SAID, body)
 
 
 def answer_in(body: bytes) -> Answer:
-    """What it is answered.
+    """Decodes an answer.
 
     Raises:
-        DataError: It is no answer.
+        DataError: It is not a valid answer.
     """
     return _decoded(_ANSWER, body)
 
@@ -209,15 +209,15 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Kind], body: bytes) -> Kind:
 
 
 def server_context(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext, str]:
-    """For the host that is connected to, and what the others know its certificate by.
+    """Returns the TLS context of the first host, and the SHA-256 by which other hosts recognise its certificate.
 
     Raises:
-        UsageError: The files are no certificate with its key.
+        UsageError: The files are not a certificate with its key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key, password="")  # else it asks in the terminal
+        context.load_cert_chain(certificate, key, password="")  # without a password, OpenSSL would ask for one
         text = certificate.read_text(encoding="ascii", errors="replace")
         first = text[text.index(ssl.PEM_HEADER):text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
         shown = sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
@@ -229,8 +229,8 @@ def server_context(certificate: Path, key: Path | None) -> tuple[ssl.SSLContext,
 
 
 def client_context() -> ssl.SSLContext:
-    """For the others. Who shows the certificate that was announced in the store is the first host: neither names nor
-    dates in it tell more, and clocks of hosts may be wrong."""
+    """Returns the TLS context of the other hosts. It does not verify names and dates of certificates, because the first
+    host is identified by the certificate announced in the store, and clocks of hosts may be wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -238,10 +238,10 @@ def client_context() -> ssl.SSLContext:
 
 
 def expect_certificate(connection: ssl.SSLSocket, shown: str) -> None:
-    """Looks whether that is the certificate.
+    """Checks that the other side uses the announced certificate.
 
     Raises:
-        DataError: It is another one.
+        DataError: It uses another one.
     """
     if not hmac.compare_digest(sha256(connection.getpeercert(binary_form=True) or b"").hexdigest(), shown):
         raise DataError("its certificate is not the one that the first host announced")

@@ -1,1 +1,1 @@
-"""The job of `distprof selftest` in which everything is known, and what distprof says of it."""
+"""The jobs of `distprof selftest`, whose results are known, and the checks of what distprof finds."""

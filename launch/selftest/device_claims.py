@@ -1,4 +1,4 @@
-"""What is known of the job on GPUs: copies, kernels of known length, streams, a CUDA graph, sums of kernels."""
+"""Claims about the job on GPUs: copies, kernels of known duration, streams, a CUDA graph, sums of kernels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from distprof.launch.selftest.host_claims import (
 
 Slice = dict[str, Any]
 SPIN = "spin_kernel"
-"""In the name of the kernel that torch.cuda._sleep runs."""
+"""Occurs in the name of the kernel that torch.cuda._sleep runs."""
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Device work of one rank, in the order in which it starts."""
+    """Device work of one rank, ordered by start."""
 
     rank: int
     slices: list[Slice]
@@ -43,26 +43,26 @@ class Device:
 
     @property
     def spins(self) -> list[Slice]:
-        """The first of the two in each step."""
+        """The first spin kernel of each step, on the main stream."""
         return self._all_spins[::2]
 
     @property
     def side_spins(self) -> list[Slice]:
-        """The second one, on a side stream."""
+        """The second spin kernel of each step, on the side stream."""
         return self._all_spins[1::2]
 
     @property
     def has_two_streams(self) -> bool:
-        """True where both kinds are on one stream each, and these differ."""
+        """Whether both kinds of spin kernels are on one stream each, and the streams differ."""
         main, side = ({_stream(one) for one in some} for some in (self.spins, self.side_spins))
         return len(main) == len(side) == 1 and main != side
 
     def copies(self, kind: str) -> list[Slice]:
-        """Copies in one direction, like HtoD."""
+        """Returns the copies in one direction, such as `HtoD`."""
         return [one for one in self.slices if one["cat"] == "gpu_memcpy" and kind in one["name"]]
 
     def gaps_ns(self) -> Iterator[float]:
-        """For each kernel of the side stream, how long the main stream stands still around it."""
+        """Yields, for each spin kernel of the side stream, how long the main stream is idle around it."""
         main = [one for one in self._main() if one["cat"] == "kernel"]
         for spin in self.side_spins:
             before = [_end(one) for one in main if one["ts"] < spin["ts"]]
@@ -71,7 +71,7 @@ class Device:
                 yield (min(after) - max(before)) * 1e3
 
     def meanwhile(self) -> int:
-        """Kernels of the main stream that run while one of the side stream does."""
+        """Returns the number of kernels of the main stream that overlap spin kernels of the side stream."""
         main = [one for one in self._main() if one["cat"] == "kernel"]
         return sum(float(one["ts"]) < _end(spin) and _end(one) > float(spin["ts"])
                    for spin in self.side_spins for one in main)
@@ -82,7 +82,7 @@ class Device:
 
 
 def devices(evidence: Evidence) -> list[Device]:
-    """Device work of each rank."""
+    """Returns the device work of each rank."""
     ranks = evidence.rank_of_process
     slices: dict[int, list[Slice]] = {one.rank: [] for one in evidence.planted}
     for one in evidence.trace:
@@ -100,13 +100,13 @@ def _stream(one: Slice) -> Any:
 
 
 KINDS = {"up": "HtoD", "down": "DtoH", "across": "DtoD"}
-"""Copies -> what is in the names of their slices."""
+"""Kind of copy -> text in the names of its slices."""
 ROUNDING_NS, ROUNDING = 1e3, 1e-6
-"""By how much sums of the same durations may differ."""
+"""Absolute and relative tolerance for sums of the same durations."""
 
 
 def copied(size: str, kind: str) -> Callable[[Evidence], Judged]:
-    """Number and bytes of a copy in the merged timeline."""
+    """Returns a check of the number of copies in the merged timeline, and of their bytes (the fact `size`)."""
     def judge(evidence: Evidence) -> Judged:
         size_bytes = evidence.facts[size]
         alike = [one for device in devices(evidence) for one in device.copies(kind)]
@@ -136,13 +136,13 @@ def _length(evidence: Evidence, part: str, kernels: Callable[[Device], list[dict
 
 
 def _own_stream(evidence: Evidence) -> Judged:
-    """Of each rank, whether its two kernels of known length are on two streams."""
+    """Checks that the two kernels of known duration of each rank are on different streams."""
     apart = [device.rank for device in devices(evidence) if device.has_two_streams]
     return same(_ranks(one.rank for one in evidence.planted), _ranks(apart))
 
 
 def _stands_still(evidence: Evidence) -> Judged:
-    """The main stream between two of its kernels, around what it waits for."""
+    """Checks the idle time of the main stream while it waits for the side stream."""
     gaps = [gap for device in devices(evidence) for gap in device.gaps_ns()]
     return near(evidence.planted_ns("side", evidence.steps_of(TRACE)), fmean(gaps) if gaps else None)
 
@@ -159,7 +159,7 @@ def _of_graph(evidence: Evidence) -> pl.DataFrame:
 
 
 def _graph(evidence: Evidence) -> Judged:
-    """Kernels of the graph in each step and on each rank, as `ops` counts them."""
+    """Checks the number of kernels of the graph in each step and rank, according to `ops`."""
     counts = _of_graph(evidence).group_by("rank", "step").agg(pl.col("calls").sum())
     whole = len(counts.filter(pl.col("step").is_not_null())) == evidence.num_traced * len(evidence.planted)
     numbers = {*counts["calls"].to_list(), *([] if whole else [0])}
@@ -168,7 +168,7 @@ def _graph(evidence: Evidence) -> Judged:
 
 
 def _all_kernels(evidence: Evidence) -> Judged:
-    """Kernels in `ops`, against the files that torch's profiler wrote."""
+    """Compares the number of kernels in `ops` with the files of torch's profiler."""
     written = [one for rank in evidence.planted for one in _written(evidence, rank.rank)]
     found = exact(len(written), int(evidence.ops.filter(pl.col("type") == "kernel")["calls"].sum()), "kernels")
     return found if written else found._replace(holds=False)
@@ -187,7 +187,7 @@ def _written(evidence: Evidence, rank: int) -> Iterator[Mapping[str, Any]]:
 
 
 def _chain(evidence: Evidence) -> Judged:
-    """The sum of the kernels of one module, which follow each other closely, against events around them."""
+    """Compares the total time of back-to-back kernels of one module with events around them."""
     kernels = evidence.ops.filter(pl.col("type") == "kernel", pl.col("launched_by") == "aten::bmm")
     sum_ns = float(kernels["self_device_ns"].sum()) / evidence.num_traced / len(evidence.planted)
     return near(evidence.planted_ns("chain", evidence.steps_of(TRACE)), sum_ns)
@@ -199,7 +199,7 @@ def _chain_flops(evidence: Evidence) -> Judged:
 
 
 def kernels_of_products(evidence: Evidence) -> Judged:
-    """Ranks whose products have device work: each of those that share a card has its own."""
+    """Checks that matrix products of all ranks have device work, also if ranks share a GPU."""
     found = evidence.ops.filter(pl.col("op") == "aten::mm", pl.col("type") == "operator", pl.col("self_device_ns") > 0)
     return same(_ranks(one.rank for one in evidence.planted), _ranks(found["rank"].unique().to_list()))
 
@@ -217,7 +217,7 @@ SHARED = (
     Claim(text="ranks whose products run as kernels", judge=kernels_of_products),
     Claim(text="collectives on GPU tensors", judge=_on_device, part="gloo"),
 )
-"""Of two ranks on one card, beside what holds on CPUs."""
+"""Claims about two ranks on one GPU, in addition to those on CPUs."""
 ALONE = (
     Claim(text="FLOPs of a product in forward", judge=module_flops("product", "fwd", product_flops)),
     Claim(text="FLOPs of a product in backward", judge=module_flops("product", "bwd", product_flops)),
@@ -244,9 +244,9 @@ ALONE = (
     Claim(text="the rest of a step with timers", judge=cost(TIME)),
     Claim(text="the rest of a step with a timeline", judge=cost(TRACE)),
 )
-"""Of one rank or several, each with a GPU of its own."""
+"""Claims about one or several ranks, each with its own GPU."""
 AMONG_SEVERAL = (
     Claim(text="late rank, its module and line", judge=late),
     Claim(text="how late it is", judge=lateness),
 )
-"""Where there are several of those."""
+"""Additional claims about several ranks, each with its own GPU."""

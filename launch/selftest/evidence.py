@@ -1,4 +1,4 @@
-"""What distprof says of a job of the self-test, what the job planted, and how claims are judged by both."""
+"""What distprof found in a job of the self-test, what the job itself measured, and how claims compare the two."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from distprof.units import duration
 
 RANK = re.compile(r"rank (\d+)\b")
 MARK = "# planted: "
-"""In a script, at the end of a line that is to be named."""
+"""Comment in a script that marks a line that distprof should find; a name follows it at the end of the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """What one rank wrote down."""
+    """What one rank measured itself."""
 
     rank: int
     facts: dict[str, Any]
@@ -38,17 +38,17 @@ class Planted:
 
 
 def planted_in(folder: Path) -> list[Planted]:
-    """What all ranks wrote down, by rank; it is written when a rank ends well."""
+    """Returns what all ranks measured, sorted by rank; ranks that failed are missing."""
     found = [Planted(**json.loads(file.read_text())) for file in folder.glob("planted*.json")]
     return sorted(found, key=lambda one: one.rank)
 
 
 class Evidence:
-    """A recorded job and its merge; each part is read when a claim asks for it.
+    """A recorded job and its merge; each part is read when a claim needs it.
 
     Args:
         run: The run directory.
-        planted: What its ranks wrote down; at least one.
+        planted: What its ranks measured themselves; at least one.
     """
 
     def __init__(self, run: Path, planted: Sequence[Planted]) -> None:
@@ -58,22 +58,22 @@ class Evidence:
         self._frames = read_run(run)
 
     def failure(self, part: str) -> str | None:
-        """Why a rank could not do a part of the job."""
+        """Returns why a rank could not run a part of the job; None if all ranks could."""
         return next((f"rank {one.rank}, {one.failed[part]}" for one in self.planted if part in one.failed), None)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """`stats --json`."""
+        """What `stats --json` prints."""
         return self._frames.summary
 
     @cached_property
     def ops(self) -> pl.DataFrame:
-        """`ops`: calls and device work of all ranks."""
+        """Calls and device work of all ranks, as in `ops`."""
         return self._frames.ops()
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """`comms`: a row per rank and collective."""
+        """One row per rank and collective, as in `comms`."""
         return self._frames.collectives()
 
     @cached_property
@@ -93,7 +93,7 @@ class Evidence:
 
     @cached_property
     def culprits(self) -> list[dict[str, Any]]:
-        """Late ranks in `stats --json`, as `comms` has them."""
+        """Late ranks that are certain, from `stats --json`."""
         found: list[dict[str, Any]] = (self.summary["communication"] or {"culprits": []})["culprits"]
         return [one for one in found if one["certain"]]
 
@@ -103,23 +103,23 @@ class Evidence:
 
     @property
     def trace(self) -> list[dict[str, Any]]:
-        """Slices of the merged trace, in the order in which they start."""
+        """Slices of the merged trace, ordered by start."""
         return sorted((one for one in self._merged if one.get("ph") == "X"), key=lambda one: float(one["ts"]))
 
     @property
     def rank_of_process(self) -> dict[int, int]:
-        """Process in the merged trace -> rank: each rank has one for its CPU, and one for each GPU."""
+        """Process id in the merged trace -> rank; each rank has one process for its CPU, and one for each GPU."""
         named = {one["pid"]: RANK.match(one["args"]["name"]) for one in self._merged
                  if one.get("ph") == "M" and one.get("name") == "process_name"}
         return {process: int(found[1]) for process, found in named.items() if found is not None}
 
     @cached_property
     def modules(self) -> pl.DataFrame:
-        """`stats --modules`: reduced over the ranks."""
+        """Modules, reduced over ranks, as in `stats --modules`."""
         return self._frames.modules()
 
     def module(self, path: str) -> dict[str, Any]:
-        """One of them.
+        """Returns the row of a module.
 
         Raises:
             DataError: There is no such module.
@@ -130,7 +130,7 @@ class Evidence:
         return found[0]
 
     def steps_of(self, name: str) -> list[int]:
-        """Numbers of the steps of a pass.
+        """Returns the sorted steps of a pass.
 
         Raises:
             DataError: There are none.
@@ -141,28 +141,28 @@ class Evidence:
         return found
 
     def inner_steps(self, name: str) -> list[int]:
-        """Those between the first and the last one, in which passes are switched on and off."""
+        """Returns the steps of a pass without the first and the last one, in which the pass starts and stops."""
         return self.steps_of(name)[1:-1]
 
     @property
     def num_traced(self) -> int:
-        """Steps with a timeline."""
+        """Number of steps with a timeline."""
         return len(self.steps_of(TRACE))
 
     def planted_ns(self, name: str, steps: Sequence[int], ranks: Sequence[int] | None = None) -> float:
-        """What ranks wrote down for a part, as the mean of these steps and ranks; no ranks: all."""
+        """Returns the mean duration of a part that ranks measured in these steps; `ranks=None`: all ranks."""
         return fmean(one.steps[step][name] for one in self.planted if ranks is None or one.rank in ranks
                      for step in steps)
 
     def line_of(self, mark: str) -> tuple[str, int]:
-        """File and number of a line that the script marks."""
+        """Returns file name and number of the line that the script marks with `mark`."""
         text = Path(self.facts["script"]).read_text()
         numbers = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith(f"{MARK}{mark}")]
         return Path(self.facts["script"]).name, numbers[0]
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Events of a Chrome trace."""
+    """Returns the events of a Chrome trace."""
     with gzip.open(path, "rt") as file:
         found = json.load(file)
     events: list[dict[str, Any]] = found["traceEvents"] if isinstance(found, dict) else found
@@ -170,9 +170,9 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 RATIO, LEAST_NS = 0.1, 2e6
-"""By how much a time may differ: a tenth, and 2 ms of what is shorter than 20 ms."""
+"""Relative and least absolute tolerance for times: a tenth, and 2 ms for times below 20 ms."""
 SAMPLE_NS = 25e6
-"""Lines of the script are sampled that often: a time may lack or have one sample more in every step."""
+"""Sampling interval of script lines in ns: per step, a time may be off by one sample."""
 
 
 class Judged(NamedTuple):
@@ -185,17 +185,17 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Something that is known of a job, and where distprof says it."""
+    """Something that is known about a job, and the check that distprof finds it."""
 
     text: str
     judge: Callable[[Evidence], Judged]
     part: str | None = None
-    """The part of the job without which nothing can be judged."""
+    """Part of the job that the claim needs; if it failed, the claim fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A claim about one job, judged."""
+    """The result of a claim about one job."""
 
     job: str
     claim: str
@@ -205,7 +205,7 @@ class Row:
 
 
 def rows(job: str, claims: tuple[Claim, ...], evidence: Evidence) -> list[Row]:
-    """All claims about a job; one that cannot be judged does not hold, and says why."""
+    """Judges all claims about a job; one that cannot be judged does not hold, and `found` has the reason."""
     return [Row(job=job, claim=claim.text, **_judged(claim, evidence)._asdict()) for claim in claims]
 
 
@@ -213,29 +213,29 @@ def _judged(claim: Claim, evidence: Evidence) -> Judged:
     try:
         failed = evidence.failure(claim.part) if claim.part is not None else None
         return claim.judge(evidence) if failed is None else Judged("-", f"the job could not do it: {failed}", False)
-    except Exception as error:  # noqa: BLE001 (the other claims are judged)
+    except Exception as error:  # noqa: BLE001 (other claims can still be judged)
         return Judged("-", in_one_line(error), False)
 
 
 def exact(expected: float, found: float | None, unit: str = "") -> Judged:
-    """Counts and bytes: every one."""
+    """Judges counts and bytes, which must be equal."""
     return Judged(_number(expected, unit), _number(found, unit), found is not None and found == expected)
 
 
 def same(expected: str, found: str) -> Judged:
-    """Names and places."""
+    """Judges names and locations, which must be equal."""
     return Judged(expected, found, expected == found)
 
 
 def near(expected_ns: float, found_ns: float | None, slack_ns: float = LEAST_NS, ratio: float = RATIO) -> Judged:
-    """Times: within a part of what is expected, or `slack_ns`, whichever is more."""
+    """Judges a time, which may differ by `ratio` of the expected time or by `slack_ns`, whichever is more."""
     within = max(ratio * expected_ns, slack_ns)
     holds = found_ns is not None and abs(found_ns - expected_ns) <= within
     return Judged(f"{duration(expected_ns)} ± {duration(within)}", duration(found_ns), holds)
 
 
 def at_most(limit_ns: float, found_ns: float) -> Judged:
-    """Times that have a limit."""
+    """Judges a time that has an upper limit."""
     return Judged(f"at most {duration(limit_ns)}", duration(found_ns), found_ns <= limit_ns)
 
 

@@ -1,4 +1,4 @@
-"""What is known of the job on two ranks: counts, bytes, sleeps, collectives and the late rank."""
+"""Claims about the job on two ranks: counts, bytes, sleeps, collectives and the late rank."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distprof.launch.selftest.jobs.planted import WHOLE
 from distprof.units import duration
 
 PASS_LIMITS = {TIME: (3, 20e6), TRACE: (5, 40e6)}
-"""Pass -> what its steps may take without the parts of known length: so many times as long as plain ones, and so many
-ns more. Generous: other programs may use the machine."""
+"""Pass -> limit for the rest of its steps, without the parts of known duration: a multiple of the rest of plain steps,
+plus ns. Generous, because other programs may use the machine."""
 
 
 def module_flops(path: str, phase: str, fact: Callable[[Evidence], float]) -> Callable[[Evidence], Judged]:
-    """FLOPs of a module, the same on all ranks."""
+    """Returns a check of the FLOPs of a module, which must be equal on all ranks."""
     def judge(evidence: Evidence) -> Judged:
         row = evidence.module(path)
         least, most = (row[f"{phase}_flops_{what}"] for what in ("min", "max"))
@@ -31,7 +31,7 @@ def module_flops(path: str, phase: str, fact: Callable[[Evidence], float]) -> Ca
 
 
 def product_flops(evidence: Evidence) -> float:
-    """Two for each multiply-accumulate."""
+    """Returns the FLOPs of the product: two for each multiply-accumulate."""
     rows, inner, columns = (int(evidence.facts[name]) for name in ("rows", "inner", "columns"))
     return 2 * rows * inner * columns
 
@@ -47,14 +47,14 @@ def _params(evidence: Evidence) -> Judged:
 
 
 def product_calls(evidence: Evidence) -> Judged:
-    """One product in forward and one in backward, on each rank."""
+    """Checks the number of products: one in forward and one in backward, per step and rank."""
     found = evidence.ops.filter(pl.col("type") == "operator", pl.col("op") == "aten::mm",
                                 pl.col("module_path") == "product")
     return exact(2 * evidence.num_traced * len(evidence.planted), int(found["calls"].sum()), "calls")
 
 
 def _copied(evidence: Evidence) -> Judged:
-    """Bytes read and written by the one copy of that module."""
+    """Checks the bytes read and written by the copy of a module."""
     shape = f"[{evidence.facts['copy_bytes'] // 4}]"
     rows = evidence.ops.filter(pl.col("op") == "aten::copy_", pl.col("module_path") == "copies",
                                pl.col("shapes").str.starts_with(f"[{shape}"))
@@ -64,12 +64,12 @@ def _copied(evidence: Evidence) -> Judged:
 
 
 def collective(op: str, number: str, size: str) -> Callable[[Evidence], Judged]:
-    """Number and size of a collective in each step and on each rank.
+    """Returns a check of the number and size of a collective in each step and rank.
 
     Args:
-        op: Of the collective.
-        number: The fact that says how many there are in a step; '' for one.
-        size: The fact that says how large each is.
+        op: Name of the collective.
+        number: Fact with the number of calls per step; '' for one call.
+        size: Fact with the bytes of each call.
     """
     def judge(evidence: Evidence) -> Judged:
         per_step = evidence.facts[number] if number else 1
@@ -90,7 +90,7 @@ def _calls(numbers: set[int], sizes: set[int]) -> str:
 
 
 def module_time(path: str, phase: str, part: str) -> Callable[[Evidence], Judged]:
-    """What the timers of a module say, as the mean of all ranks."""
+    """Returns a check of the time of a module according to its timers, as the mean over ranks."""
     return lambda evidence: near(evidence.planted_ns(part, evidence.steps_of(TIME)),
                                  evidence.module(path)[f"{phase}_time_ns_mean"])
 
@@ -108,7 +108,7 @@ def _before_forward(evidence: Evidence) -> Judged:
 
 
 def line_time(part: str) -> Callable[[Evidence], Judged]:
-    """The line of a sleep, and its time in steps with a timeline, as far as samples tell."""
+    """Returns a check of the line of a sleep, and of its sampled time in steps with a timeline."""
     def judge(evidence: Evidence) -> Judged:
         file, line = evidence.line_of(part)
         expected_ns = evidence.planted_ns(part, evidence.steps_of(TRACE))
@@ -134,21 +134,22 @@ def _place(rank: int, module: str, cause: str, file: str, line: int | None) -> s
 
 def lateness(evidence: Evidence) -> Judged:
     cause: dict[str, Any] = next(one for one in evidence.culprits if one["rank"] == evidence.late_rank)["causes"][0]
-    steps = evidence.steps_of(TRACE)[1:]  # the first one does not count
+    steps = evidence.steps_of(TRACE)[1:]  # the first step of a pass is excluded
     return near(evidence.planted_ns("late", steps, [evidence.late_rank]), cause["spent"] - cause["of_peers"])
 
 
 def step_time(evidence: Evidence) -> Judged:
-    """Steps with timers, against the job's own clock."""
+    """Compares the duration of steps with timers with the job's own measurement."""
     steps = evidence.inner_steps(TIME)
     found = evidence.steps.filter(pl.col("step").is_in(steps))["duration_ns"].to_list()
     return near(evidence.planted_ns(WHOLE, steps), fmean(found))
 
 
 def cost(name: str) -> Callable[[Evidence], Judged]:
-    """Steps of a pass against plain ones, without the parts of known length, on the rank that waits for no other.
+    """Returns a check of the overhead of a pass: the rest of its steps, without the parts of known duration, compared
+    with that of plain steps, on the rank that waits for no other.
 
-    The fastest step of the pass counts: what it costs is in all of them, what other programs cost is not.
+    The fastest step of the pass counts: it includes the overhead, but least of the influence of other programs.
     """
     def judge(evidence: Evidence) -> Judged:
         steps = next(one.steps for one in evidence.planted if one.rank == evidence.late_rank)
@@ -184,4 +185,4 @@ SAID = (
     Claim(text="the rest of a step with timers", judge=cost(TIME)),
     Claim(text="the rest of a step with a timeline", judge=cost(TRACE)),
 )
-"""On CPUs and on GPUs."""
+"""Claims that hold on CPUs and on GPUs."""

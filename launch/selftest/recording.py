@@ -1,4 +1,4 @@
-"""Records one job of the self-test as a user would, with `distprof run` in a process of its own."""
+"""Records a job of the self-test as a user would, with `distprof run` in its own process."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from distprof.launch.job_arguments import ON_THIS_MACHINE, forgotten
 from distprof.launch.selftest.evidence import Claim, Evidence, Row, planted_in
 
 PATIENCE_S = 120
-"""A job that takes longer hangs."""
+"""A job that takes longer, in seconds, is considered hanging."""
 LAST_WORDS_S = 40
-"""How long torchrun may take to end ranks that do not end themselves."""
+"""Time in seconds that torchrun gets to end ranks that do not end themselves."""
 PLAIN_STEPS = 6
-"""Steps after the last pass: nothing is recorded in them."""
+"""Number of steps after the last pass, without recording."""
 REPLAY = "cuda::graph_replay"
-"""What is rightly said to be counted by nobody in a job that replays a graph."""
+"""An op that is correctly reported as uncounted in a job that replays a graph."""
 MOST_SAID = 300
-"""Characters of what a job said that are shown."""
+"""Maximum number of characters shown of a job's output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job in which everything is known."""
+    """A job whose results are known."""
 
     name: str
-    """In words: a column of the table."""
+    """Description of the job: the title of its table."""
     script: Path
     ranks: int
     plan: str
     steps: int
-    """Of the plan; the job has more."""
+    """Number of steps in the plan; the job runs `PLAIN_STEPS` more."""
     claims: tuple[Claim, ...]
     arguments: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
 
     @property
     def folder(self) -> str:
-        """Of its run, like `host`."""
+        """Name of its run directory, such as `host`."""
         return self.script.stem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What became of a job."""
+    """The result of recording a job."""
 
     evidence: Evidence | None
     row: Row
-    """Whether it was recorded."""
+    """The claim that it was recorded and merged."""
     took_s: float
 
 
@@ -65,10 +65,10 @@ def recorded(job: Job, folder: Path) -> Recorded:
 
     Args:
         job: The job.
-        folder: The run directory is made in it, and beside that what the ranks write down.
+        folder: Gets the run directory and, beside it, the measurements of the ranks.
 
     Raises:
-        Ended: A signal ends this process; the job has ended, too.
+        Ended: A signal ends this process; it has also ended the job.
     """
     run, notes, began = folder / job.folder, folder / f"{job.folder}-planted", time.monotonic()
     notes.mkdir(parents=True)
@@ -88,7 +88,7 @@ def _whole(job: Job) -> str:
 
 
 def _lacks(job: Job, run: Path, evidence: Evidence | None) -> str | None:
-    """What is missing in a run whose job ended well."""
+    """Returns what is missing in the run of a job that succeeded; None if nothing."""
     if evidence is None or len(evidence.planted) != job.ranks:
         return f"{0 if evidence is None else len(evidence.planted)} of {job.ranks} ranks ended"
     if not (run / MERGED / SUMMARY_JSON).is_file():
@@ -102,7 +102,7 @@ def _lacks(job: Job, run: Path, evidence: Evidence | None) -> str | None:
 
 
 def _run(job: Job, run: Path, notes: Path) -> str | None:
-    """Runs it; why it failed, None where it did not."""
+    """Runs a job; returns why it failed, None if it succeeded."""
     environ = dict(os.environ)
     for name in forgotten(environ):
         del environ[name]
@@ -130,7 +130,7 @@ def _command(job: Job, run: Path, notes: Path) -> list[str]:
 
 
 def _end(process: Popen[str]) -> str:
-    """Ends a job as a user would, and what it had said."""
+    """Ends a job as a user would, and returns its output."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=LAST_WORDS_S)[0]
@@ -139,7 +139,7 @@ def _end(process: Popen[str]) -> str:
 
 
 def _last(said: str) -> str:
-    """The line that says why: the last error of a rank, else the last line."""
+    """Returns the line of the output that most likely has the reason: the last error of a rank, else the last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.split(":")[0] and ".elastic." not in line]
     return ((errors or lines or ["no output"])[-1])[:MOST_SAID]

@@ -1,4 +1,4 @@
-"""Records jobs in which everything is known, and compares what distprof says of them: a table, or JSON."""
+"""Records jobs whose results are known, and compares them with what distprof finds: as a table or JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE_S = 10
 
 
 def machine() -> dict[str, Any]:
-    """What the results depend on; what is unknown is None. Loads torch."""
+    """Returns properties of the machine and software that affect the results; None if unknown. Imports torch."""
     import torch
     import torch.distributed as dist
 
@@ -46,7 +46,7 @@ def machine() -> dict[str, Any]:
 
 
 def cards() -> list[str]:
-    """Names of the GPUs that torch sees."""
+    """Returns the names of the GPUs that torch sees."""
     import torch
 
     if not torch.cuda.is_available():
@@ -55,7 +55,7 @@ def cards() -> list[str]:
 
 
 def driver() -> str | None:
-    """The version of the GPU's driver."""
+    """Returns the version of the GPU driver; None if unknown."""
     for file in DRIVERS:
         with suppress(OSError):
             text = file.read_text()
@@ -84,7 +84,7 @@ def _nccl() -> str | None:
 JOBS = Path(__file__).with_name("jobs")
 MOST_GPUS = 4
 HOST_PLAN, HOST_STEPS = "wait=2,count=1,time=4,trace=12,arrivals=0", 19
-"""Two ranks need some ten steps with a timeline before one of them is late by more than chance."""
+"""Two ranks need about ten steps with a timeline before the lateness of one is significant."""
 DEVICE_PLAN, DEVICE_STEPS = "wait=2,count=1,time=4,trace=6,arrivals=0", 13
 NO_GPU = "no GPU"
 ONE_GPU = "a late rank among several GPUs: there is only one"
@@ -92,15 +92,15 @@ NOT_ASKED = "GPUs: left out by --cpu"
 
 
 def jobs_here(num_gpus: int, *, on_cpu: bool, has_nccl: bool) -> tuple[list[Job], list[str]]:
-    """Jobs for this machine.
+    """Returns the jobs for this machine.
 
     Args:
-        num_gpus: GPUs that torch sees.
-        on_cpu: Leave them out.
-        has_nccl: Whether torch has NCCL, or RCCL.
+        num_gpus: Number of GPUs that torch sees.
+        on_cpu: Uses no GPUs.
+        has_nccl: Whether torch has NCCL or RCCL.
 
     Returns:
-        The jobs, and what is not tested, with the reason.
+        The jobs, and what is not tested with the reason.
     """
     if on_cpu or not num_gpus:
         return [_on_cpus()], [NOT_ASKED if on_cpu else NO_GPU]
@@ -128,12 +128,12 @@ def _on_gpus(ranks: int) -> Job:
 
 
 FORMAT = 1
-"""Of the document; grows when a key changes its meaning or goes."""
+"""Version of the JSON document; increases when a key changes its meaning or is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """All that the self-test found."""
+    """The results of the self-test."""
 
     machine: dict[str, Any]
     rows: list[Row]
@@ -142,7 +142,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """True where all claims do."""
+        """Whether all claims hold."""
         return all(row.holds for row in self.rows)
 
 
@@ -150,13 +150,13 @@ def selftest(*, on_cpu: bool = False, keep: Path | None = None) -> Result:
     """Records and judges every job that this machine can run.
 
     Args:
-        on_cpu: Leave GPUs out.
-        keep: A new or empty folder for the runs, which are otherwise removed.
+        on_cpu: Uses no GPUs.
+        keep: A new or empty folder for the runs; None: they are removed.
 
     Raises:
         UsageError: `keep` is a URL.
-        OutputError: `keep` is not empty, or no folder can be made.
-        Ended: A signal ends this process; the jobs have ended, and their folder is gone.
+        OutputError: `keep` is not empty, or a folder cannot be created.
+        Ended: A signal ends this process; the jobs have ended, and a temporary folder is removed.
     """
     began, about = time.monotonic(), machine()
     jobs, not_tested = jobs_here(len(about["cards"]), on_cpu=on_cpu, has_nccl="nccl" in about["backends"])
@@ -177,7 +177,7 @@ def _judged(job: Job, folder: Path) -> list[Row]:
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """The one that was asked for, or one that is removed at the end."""
+    """Yields the requested folder, or one that is removed at the end."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="distprof-selftest-", ignore_cleanup_errors=True) as folder:
             yield Path(folder)
@@ -195,14 +195,14 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def as_json(result: Result) -> str:
-    """For a bug report."""
+    """Returns the results as JSON, for a bug report."""
     return json.dumps({"format": FORMAT, "kind": "selftest", "holds": result.holds, "took_s": round(result.took_s, 1),
                        "machine": result.machine, "rows": [asdict(row) for row in result.rows],
                        "not_tested": result.not_tested}, indent=1)
 
 
 def as_text(result: Result) -> str:
-    """A table per job, what was not tested, and the answer."""
+    """Returns a table per job, what was not tested, and the conclusion as text."""
     page = Page()
     page.line(_about(result.machine))
     for job in dict.fromkeys(row.job for row in result.rows):

@@ -1,1 +1,1 @@
-"""Brings run directories to where they are kept: while they are recorded, or afterwards."""
+"""Uploads run directories to object storage, while they are recorded or afterwards."""

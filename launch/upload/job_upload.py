@@ -1,7 +1,7 @@
-"""The upload of a job: by a process beside it, finished by its launcher, merged by one of several launchers.
+"""The upload of a job by a process beside it. The launcher waits for its end; one of several launchers then merges.
 
-The process looks for complete ranks, and ends with the job or after it. Its standard input ends with the launcher,
-however that goes. Then it uploads the rest, and prints an `Outcome`.
+The process uploads ranks when they are complete. When its standard input closes, because the job or the launcher has
+ended, it uploads the rest and prints an `Outcome`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from distprof.storage.remote_path import RemotePath
 from distprof.terminal import quoted, say
 
 SECRETS = "DISTPROF_STORAGE_SECRETS"
-"""A variable: what `credentials.exported` tells of the URL, as JSON."""
+"""Environment variable with the result of `credentials.exported` for the URL, as JSON."""
 LOOKS_S = 2.0
-"""Between looks for ranks that are complete."""
+"""Interval in seconds between checks for complete ranks."""
 LOW_PRIORITY = 19
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What did not arrive."""
+    """What was not uploaded."""
 
     missing: list[str]
     """Names of parts; `run.json` for the run directory itself."""
@@ -46,10 +46,10 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 def main() -> None:
-    """Uploads a run directory to a URL, both given as arguments."""
+    """Uploads a run directory; arguments are the directory, the URL, and `meanwhile` or `at the end`."""
     directory, url, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     remember(msgspec.json.decode(os.environ.pop(SECRETS, "{}"), type=dict[str, str]))
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # the launcher was killed: the upload goes on
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # if the launcher is killed, the upload continues
     os.nice(LOW_PRIORITY)
     try:
         with ended_by_signals():
@@ -65,17 +65,17 @@ def main() -> None:
 
 
 def _while_recording(directory: Path, url: str, *, looks: bool) -> None:
-    """Until the launcher ends its standard input."""
+    """Uploads complete ranks (if `looks`) until standard input closes."""
     done = set[str]()
     while not _has_ended(LOOKS_S):
         try:
             ready = [part for part in ranks_of(directory) if part.is_complete_rank and part.name not in done]
-        except OSError:  # a folder was renamed meanwhile
+        except OSError:  # a folder was renamed in the meantime
             continue
         for part in ready if looks else ():
             outcome = uploaded([part], url)
             if outcome.failed:
-                break  # it is tried again, at the end at the latest
+                break  # the next check tries again, and finally `_rest`
             done.add(part.name)
             if _has_ended(0):
                 return
@@ -97,16 +97,16 @@ def _rest(directory: Path, url: str) -> Outcome:
 
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
            "from distprof.launch.upload.job_upload import main; main()")
-"""Imports what this process would import, and not what lies in the working directory, as `-m` does."""
+"""Imports from the same path as this process; `-m` would also import from the working directory."""
 OF_RUN = re.compile(r"(rank\d+(\.partial)?|attempt\d{4,}|merged)/.*|run\.json|report\.html|\.upload\.json|\.merging")
 
 
 class JobUpload:
-    """A process that uploads what ranks complete.
+    """The handle of the process that uploads ranks.
 
     Args:
-        directory: Where they record.
-        target: Where it goes.
+        directory: The run directory.
+        target: URL to upload to.
         meanwhile: Whether ranks are uploaded before the job has ended.
     """
 
@@ -117,16 +117,16 @@ class JobUpload:
                    "meanwhile" if meanwhile else "at the end"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("DISTPROF_")
                    or name.startswith("DISTPROF_STORAGE_")}
-        environ[SECRETS] = msgspec.json.encode(exported(target.url)).decode()  # everybody may list arguments
+        environ[SECRETS] = msgspec.json.encode(exported(target.url)).decode()  # every user can list arguments
         self._process: subprocess.Popen[bytes] | None = None
-        try:  # a session of its own: what a terminal sends to the job does not end it
+        try:  # in its own session: signals that a terminal sends to the job do not end it
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ,
                                              start_new_session=True)
         except OSError as error:
             say(f"cannot start the upload: {error.strerror}")
 
     def finish(self) -> bool:
-        """Has the rest uploaded, waits for it, and says what did not arrive; True where all did. Never fails."""
+        """Waits until the rest is uploaded and reports what was not. Returns whether everything was. Never raises."""
         outcome: Outcome | None = None
         with suppress(Exception):
             outcome = self._rest()
@@ -144,7 +144,7 @@ class JobUpload:
             return None
         try:
             with ended_by_signals():
-                said, _ = self._process.communicate()  # the end of its standard input is the end of the job
+                said, _ = self._process.communicate()  # closes its standard input, which means the end of the job
         except Ended:
             self._process.terminate()
             self._process.wait()
@@ -156,11 +156,13 @@ class JobUpload:
 
 
 def check_target(target: RemotePath, *, force: bool) -> None:
-    """Looks whether a run may be uploaded there, before the job begins; a storage that is busy stops no job.
+    """Checks before the job begins that a run may be uploaded to a URL; with `force`, removes an earlier run there.
+
+    A storage that is temporarily unavailable does not stop the job.
 
     Raises:
-        OutputError: Another run is there and `force` is False, or nothing may be read there.
-        StorageError: The keys are refused.
+        OutputError: Another run is there and `force` is False, or the URL cannot be read or written.
+        StorageError: The storage rejects the credentials.
         UsageError: A package is missing.
     """
     try:
@@ -181,15 +183,15 @@ _RANK_JSON = re.compile(rf"rank\d{{5,}}/{re.escape(RANK_JSON)}")
 
 
 def claimed(target: RemotePath) -> bool:
-    """Whether this launcher is the one that merges: all ranks are there, and no other launcher said so before.
+    """Returns whether this launcher should merge: all ranks are uploaded, and no other launcher has claimed the merge.
 
-    Each asks once its own ranks are there; then the last one finds all of them.
+    Each launcher calls this after its own ranks are uploaded, so the last one finds all of them.
 
     Args:
-        target: Of the run.
+        target: URL of the run.
 
     Raises:
-        DistprofError, OSError: It cannot be read there.
+        DistprofError, OSError: The URL cannot be read.
     """
     LISTINGS.forget(target.url)
     found = sorted(name for name in LISTINGS.of(target.url)[0].entries if _RANK_JSON.fullmatch(name))
@@ -201,6 +203,6 @@ def claimed(target: RemotePath) -> bool:
 
 
 def unclaimed(target: RemotePath) -> None:
-    """Lets another launcher, or a person, merge after all."""
+    """Withdraws the claim, so that another launcher or a person can merge."""
     with suppress(DistprofError, OSError):
         backend_of(target.url).remove([f"{target.url}/{MERGING}"])

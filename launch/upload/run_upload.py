@@ -1,4 +1,4 @@
-"""Uploads a run directory, many parts at a time: each part is moved completely or not at all."""
+"""Uploads a run directory, several parts at a time; each part is uploaded completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _ATTEMPT = re.compile(r"attempt\d{4,}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A folder with the files in it."""
+    """A folder of a run directory that is uploaded as a unit."""
 
     name: str
-    """Its path from the run directory; "" for the files that lie in that itself."""
+    """Path relative to the run directory; "" for the files directly in it."""
     folder: Path
     last: str
-    """The file without which nobody takes the part for one: it comes last."""
+    """File that makes the part valid for readers, so it is uploaded last; "" if there is none."""
 
     @property
     def is_rank(self) -> bool:
-        """True for what a rank recorded, in the last attempt or an earlier one."""
+        """Whether it is a rank folder, of the last attempt or an earlier one."""
         return _RANK.fullmatch(self.folder.name) is not None
 
     @property
     def is_complete_rank(self) -> bool:
-        """True where the rank will write nothing more."""
+        """Whether it is the folder of a rank that will not write any more."""
         return self.is_rank and not self.name.endswith(PARTIAL_SUFFIX) and (self.folder / self.last).is_file()
 
     def files(self) -> dict[str, Path]:
-        """Those that belong to it, by their path in it; what comes last is last."""
+        """Returns path in the part -> file; `last` comes last."""
         found = self.folder.iterdir() if not self.name else self.folder.rglob("*")
         files = {file.relative_to(self.folder).as_posix(): file for file in sorted(found) if file.is_file()}
         shown = {name: file for name, file in files.items()
@@ -55,12 +55,12 @@ class Part:
 
 
 def parts_of(run: Path) -> list[Part]:
-    """All parts of a run directory, in the order in which they go: ranks, what was made of them, run.json."""
+    """Returns all parts of a run directory in upload order: ranks, other folders such as the merge, then run.json."""
     return [*ranks_of(run), *_others(run), Part(name="", folder=run, last=RUN_JSON)]
 
 
 def ranks_of(run: Path) -> Iterator[Part]:
-    """Folders of ranks, earlier attempts before the last one."""
+    """Yields the rank folders, earlier attempts before the last one."""
     for folder in [*sorted(child for child in run.iterdir() if _ATTEMPT.fullmatch(child.name)), run]:
         for child in sorted(folder.iterdir()):
             if child.is_dir() and _RANK.fullmatch(child.name):
@@ -75,19 +75,19 @@ def _others(run: Path) -> Iterator[Part]:
 
 
 MANIFEST = ".upload.json"
-"""Beside the files of a part, there: their sizes and SHA-256."""
+"""Uploaded file beside the files of a part that lists their sizes and SHA-256."""
 READ_BYTES = 1 << 20
 
 
 class UploadedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as it was uploaded."""
+    """Size in bytes and SHA-256 of an uploaded file."""
 
     size: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What a part holds."""
+    """The files of a part."""
 
     format: int = FORMAT
     files: dict[str, UploadedFile]
@@ -95,19 +95,19 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What an upload of a part did."""
+    """The result of uploading a part."""
 
     part: Part
     num_bytes: int
-    """That were moved; 0 where all was there."""
+    """Number of uploaded bytes; 0 if everything was there already."""
 
 
 def upload_part(part: Part, run_url: str, moved: Moved = lambda _: None) -> Uploaded:
-    """Uploads what is not there yet.
+    """Uploads the files of a part that are not there yet.
 
     Raises:
-        OSError: A file cannot be read, or an object not written.
-        StorageError: The storage does not answer, or refuses the keys.
+        OSError: A file cannot be read, or an object cannot be written.
+        StorageError: The storage does not answer, or rejects the credentials.
     """
     url = f"{run_url}/{part.name}" if part.name else run_url
     backend, files = backend_of(url), part.files()
@@ -119,7 +119,7 @@ def upload_part(part: Part, run_url: str, moved: Moved = lambda _: None) -> Uplo
     if not lacking and known == wanted:
         return Uploaded(part=part, num_bytes=0)
     if part.last in there and lacking and lacking != [part.last]:
-        backend.remove([f"{url}/{part.last}"])  # until all is new, there is no such part
+        backend.remove([f"{url}/{part.last}"])  # makes the part invalid until all files are replaced
         lacking += [part.last] if part.last in files and part.last not in lacking else []
     for name in lacking:
         if name != part.last:
@@ -131,7 +131,7 @@ def upload_part(part: Part, run_url: str, moved: Moved = lambda _: None) -> Uplo
 
 
 def about(file: Path) -> UploadedFile:
-    """Its size and SHA-256."""
+    """Returns size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     with file.open("rb") as source:
         while piece := source.read(READ_BYTES):
@@ -141,18 +141,18 @@ def about(file: Path) -> UploadedFile:
 
 
 def _top_level(backend: Backend, url: str, files: Mapping[str, Path]) -> dict[str, Entry]:
-    """The files of the run directory itself; what lies below it is not listed for them."""
+    """Returns the entries of the files directly in the run directory, without listing everything below it."""
     found = {name: backend.entries(f"{url}/{name}").get("") for name in (*files, MANIFEST)}
     return {name: entry for name, entry in found.items() if entry is not None}
 
 
 def _manifest(backend: Backend, url: str, there: Mapping[str, Entry]) -> Manifest:
-    """What is said to be there; nothing where that cannot be read."""
+    """Returns the uploaded manifest; an empty one if it is missing or cannot be read."""
     if MANIFEST not in there:
         return Manifest(files={})
     try:
         return msgspec.json.decode(backend.whole(f"{url}/{MANIFEST}", there[MANIFEST]), type=Manifest)
-    except (msgspec.MsgspecError, OSError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Manifest(files={})
 
 
@@ -165,12 +165,12 @@ def _is_there(name: str, file: Path, wanted: UploadedFile, known: Manifest, entr
 
 RIGHTS = "can these credentials write there? see docs/object-storage.md for the permissions needed"
 AT_ONCE = 8
-"""Parts; most of their files are small."""
+"""Number of parts that are uploaded concurrently; most of their files are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A part that did not arrive."""
+    """A part that could not be uploaded."""
 
     part: Part
     why: str
@@ -179,22 +179,22 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUploaded:
-    """What became of the parts of a run."""
+    """The results for the parts of a run."""
 
     uploaded: Sequence[Uploaded]
     failed: Sequence[Failed]
 
     @property
     def num_bytes(self) -> int:
-        """That were moved."""
+        """Total number of uploaded bytes."""
         return sum(one.num_bytes for one in self.uploaded)
 
 
 def upload_run(run: Path, url: str, moved: Moved = lambda _: None) -> RunUploaded:
-    """Uploads what is not there yet: ranks, then what was made of them, then run.json.
+    """Uploads what is not there yet: ranks, then other folders such as the merge, then run.json.
 
     Raises:
-        DataError: There is not a run directory.
+        DataError: `run` is not a directory or has no ranks.
     """
     if not run.is_dir():
         raise DataError(f"no run directory at {run}", hint="distprof run prints the directory")
@@ -210,11 +210,11 @@ def upload_run(run: Path, url: str, moved: Moved = lambda _: None) -> RunUploade
 
 
 def uploaded(parts: Iterable[Part], url: str, moved: Moved = lambda _: None) -> RunUploaded:
-    """Uploads some parts; one that fails stops none of the others, unless the storage itself fails."""
+    """Uploads parts. A part that fails does not stop the others, unless the storage itself rejects or fails."""
     refused: list[Failed] = []
 
     def upload(part: Part) -> Uploaded | Failed:
-        if refused:  # asking again for each of a thousand ranks would only take time
+        if refused:  # trying again for each of a thousand ranks would only take time
             return Failed(part=part, why=refused[0].why, hint=refused[0].hint)
         outcome = _attempt(lambda: upload_part(part, url, moved), part)
         if isinstance(outcome, Failed) and outcome.hint and part.is_rank:

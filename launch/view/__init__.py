@@ -1,1 +1,1 @@
-"""What `distprof view` does: the merged trace of a run in Perfetto, in a browser."""
+"""Implements `distprof view`: shows the merged trace of a run in Perfetto, in a browser."""

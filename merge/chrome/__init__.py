@@ -1,1 +1,1 @@
-"""One merged trace of all ranks, in the formats of `formats.py`."""
+"""Writes one merged trace of all ranks, in the formats of `formats.py`."""

@@ -1,6 +1,6 @@
-"""trace.json.gz: one Chrome trace of all ranks; likewise trace.json.zst.
+"""Writes trace.json.gz, one Chrome trace of all ranks; likewise trace.json.zst.
 
-Each rank is a gzip member, or a frame of zstd, compressed where the rank was read; the file is their concatenation.
+Each rank is a gzip member or a zstd frame, compressed where the rank was read; the file is their concatenation.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 HEAD = b'{"displayTimeUnit":"ms","traceEvents":[\n'
 NO_RANKS = b'"ranks":{}}}'
-"""End of the metadata, before that of ranks is put in."""
+"""End of the metadata, before that of ranks is inserted."""
 PIECE_BYTES = 16 << 20
-"""Metadata that is compressed together."""
+"""Bytes of metadata that are compressed together."""
 
 
 class ChromeJson:
@@ -60,7 +60,7 @@ class ChromeJson:
         self._work = make_work_folder(self._folder)
         self._out.begin(len(self._plans.ranks), self._packed(BETWEEN))
         self._out.write(self._packed(HEAD))
-        # metadata of many ranks is long: the file of each lists all ranks of its groups
+        # metadata of many ranks is long: each rank's file lists all ranks of its groups
         self._about: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (closed by end)
         self._frames: IO[bytes] = tempfile.TemporaryFile(dir=self._work)  # noqa: SIM115 (likewise)
 
@@ -76,13 +76,13 @@ class ChromeJson:
         if counts.num_events:
             self._out.write(self._separator())
             self._out.append(self._indices[plan.rank], part, counts.parts)
-        part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
+        part.unlink(missing_ok=True)  # missing for a rank that could not be read again
         _append(self._frames, frames_of(counts.metadata, plan.rank))
         known = _about_rank(self._run, self._ranks[plan.rank], self._clock, plan, counts)
         _append(self._about, {str(plan.rank): known})
 
     def _separator(self) -> bytes:
-        """What stands before the next events."""
+        """Returns what precedes the next events."""
         is_first, self._is_empty = self._is_empty, False
         return b"" if is_first else self._packed(BETWEEN)
 
@@ -92,7 +92,7 @@ class ChromeJson:
         self._frames.close()
 
     def _tail(self) -> Iterator[bytes]:
-        """The counters of the job, and what the viewer shows as trace info."""
+        """Yields the counters of the job, and what the viewer shows as trace info."""
         plans = self._plans
         counters = counter_events(plans.drawing, plans.counters_pid, plans.origin_ns)
         while some := list(islice(counters, AT_ONCE)):
@@ -101,7 +101,7 @@ class ChromeJson:
         yield from map(self._packed, self._metadata())
 
     def _metadata(self) -> Iterator[bytes]:
-        """What comes behind the events, in one piece where it is not long."""
+        """Yields what follows the events, in one piece if it is not long."""
         whole = encoded({"distprof": _about_run(self._run, self._clock, self._plans)})
         head, tail = whole[:-len(NO_RANKS)] + NO_RANKS[:-3], NO_RANKS[-3:]
         held = b"\n],"
@@ -119,7 +119,7 @@ class ChromeJson:
 
 
 class OneFile:
-    """A file that is made of pieces in a row, written like a `Joined`: by this process alone, to this machine."""
+    """A file made of consecutive pieces, with the interface of `Joined`: written by this process, to this machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -128,13 +128,13 @@ class OneFile:
         self._file = self._path.open("wb")
 
     def share(self, index: int) -> None:
-        """None: workers only write what is appended here."""
+        """Returns None: workers only write what is appended here."""
 
     def write(self, content: bytes) -> None:
         self._file.write(content)
 
     def append(self, index: int, file: Path, parts: Parts | None) -> None:
-        """The pieces are as large as the merged trace."""
+        """Copies a file of a rank to the end; these are together as large as the merged trace."""
         with file.open("rb") as piece:
             send(piece, self._file)
 
@@ -144,13 +144,13 @@ class OneFile:
 
 
 def _append(file: IO[bytes], members: dict[str, Any]) -> None:
-    """Members of an object, without the brackets around it."""
+    """Appends members of a JSON object, without the brackets around it."""
     if members:
         file.write((b"," if file.tell() else b"") + encoded(members)[1:-1])
 
 
 def _about_run(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
-    """What the viewer shows as trace info, still without what there is of each rank."""
+    """Returns what the viewer shows as trace info, except for the ranks."""
     return {"format": FORMAT, "run_id": run.run_id, "world_size": run.world_size,
             "topology": run.topology if run.topology_known else None,
             "origin_ns": plans.origin_ns, "clock": clock.to_json(), "missing_ranks": run.missing,
@@ -158,7 +158,7 @@ def _about_run(run: Run, clock: Clock, plans: Plans) -> dict[str, Any]:
 
 
 def _about_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: RankCounts) -> dict[str, Any]:
-    """Its mp, dp, host, offset and counts."""
+    """Returns the rank's mp and dp sizes, host, clock offset and counts."""
     return {
         "mp_size": run.mp_size if run.topology_known else None,
         "dp_size": run.dp_size if run.topology_known else None, "coordinates": rank.coordinates,
@@ -176,6 +176,6 @@ def _about_rank(run: Run, rank: Rank, clock: Clock, plan: RankPlan, counts: Rank
 
 
 def _not_recorded(rank: Rank) -> dict[str, int] | None:
-    """Events that the recorder left out of the timeline, the shortest; None where it has all."""
+    """Returns the shortest events, which the recorder left out of the timeline; None if it has all."""
     left_out = rank.recorded.left_out if rank.recorded is not None else None
     return None if left_out is None else msgspec.structs.asdict(left_out)

@@ -1,7 +1,8 @@
-"""Events of a rank in a Chrome trace: a gzip member, compressed where the rank was read, with what is drawn on it.
+"""Writes the events of a rank in a Chrome trace, a gzip member compressed where the rank was read, with what is drawn
+on it.
 
 Stack frames of Chrome traces are a tree beside the events, in which `sf` and `esf` of an event name a leaf. Numbers of
-frames start anew in each file, so those of a merged trace have the rank in front of them.
+frames start anew in each file, so those in a merged trace are prefixed with the rank.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 
 BETWEEN = b",\n"
 AT_ONCE = 1 << 14
-"""Events that are put into text together."""
+"""Number of events that are encoded together."""
 FIRST_ARROW = 1 << 52
 """Ids of arrows between ranks start here; those within ranks are below, and a double holds twice as many exactly."""
 LEVEL = 1
 GZIP = 31
-"""wbits of a deflate stream with a gzip header; no name and no time are in it."""
+"""wbits of a deflate stream with a gzip header, which contains no name and no time."""
 FIRST_BYTES = 16
-"""Bytes that ISA-L leaves to the code that empties a stream; 4 at least, and 16 at most, lead it past its fault."""
+"""Number of bytes that are left to ISA-L's code for flushing a stream; 4 to 16 bytes avoid its bug."""
 FRAMES = "stackFrames"
 NAMES = ("sf", "esf")
-"""Keys of an event that name the frame where it began and ended."""
+"""Keys of an event that name the stack frame where it began and ended."""
 _EVENTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
@@ -50,14 +51,14 @@ class ChromeRank:
 
     def __init__(self, path: Path, *, draws_memory: bool = False, has_frames: bool = False,
                  share: Share | None = None, packer: Callable[[], Packer] | None = None) -> None:
-        """Writes to a file of the work folder; from there to an object, where it has a share in one."""
+        """Writes to a file in the work folder, and from there to a stored object if it has a share in one."""
         self._path, self._draws_memory, self._has_frames, self._share = path, draws_memory, has_frames, share
         self._packer = packer or GzipMember
         self._memory: MemoryCounters | None = None
 
     @property
     def integers(self) -> Sequence[str]:
-        """Of the allocators, where they are in the trace."""
+        """Keys of memory events, if counters of allocators are drawn."""
         return self._counters().keys if self._draws_memory else ()
 
     @staticmethod
@@ -117,21 +118,21 @@ class ChromeRank:
 
 
 class Packer(Protocol):
-    """Compresses text to a part of a file, which is a file by itself."""
+    """Compresses text to a part of a file that is also a file by itself."""
 
     def add(self, text: bytes | memoryview) -> bytes:
-        """What can be written of it by now."""
+        """Takes more text; returns what can be written by now."""
 
     def end(self) -> bytes:
-        """The rest."""
+        """Returns the rest."""
 
 
 class GzipMember:
-    """Compresses text to a part of a gzip file, which is a file by itself: the same pieces give the same bytes.
+    """Compresses text to a gzip member, which is a file by itself: the same pieces give the same bytes.
 
-    ISA-L hashes the third byte of a stream from a register that it has not set, which holds the address of the
-    compressor: one address in some thousands changes which matches are found, with the same text out. The code that
-    empties a stream does not: it takes the first bytes here.
+    ISA-L hashes the third byte of a stream from an uninitialised register, which holds the address of the compressor:
+    about one in some thousand addresses changes which matches are found, though not the decompressed text. The code
+    that flushes a stream does not have this bug, so it gets the first bytes.
     """
 
     def __init__(self) -> None:
@@ -139,7 +140,7 @@ class GzipMember:
         self._is_empty = True
 
     def add(self, text: bytes | memoryview) -> bytes:
-        """What can be written of it by now; where more follows, the first text has 4 bytes or more."""
+        """Takes more text; returns what can be written by now. If more follows, the first text has at least 4 bytes."""
         if not self._is_empty:
             return self._packer.compress(text)
         self._is_empty = False
@@ -147,12 +148,12 @@ class GzipMember:
         return first + self._packer.compress(text[FIRST_BYTES:])
 
     def end(self) -> bytes:
-        """The rest."""
+        """Returns the rest."""
         return self._packer.flush()
 
 
 class ZstdFrame:
-    """Compresses text to a frame of zstd."""
+    """Compresses text to a zstd frame."""
 
     def __init__(self) -> None:
         import pyarrow  # takes a while, and few merges are zstd
@@ -161,12 +162,12 @@ class ZstdFrame:
         self._stream = pyarrow.CompressedOutputStream(pyarrow.PythonFile(self._made, "w"), "zstd")
 
     def add(self, text: bytes | memoryview) -> bytes:
-        """What can be written of it by now."""
+        """Takes more text; returns what can be written by now."""
         self._stream.write(text)
         return self._made.taken()
 
     def end(self) -> bytes:
-        """The rest."""
+        """Returns the rest."""
         self._stream.close()
         return self._made.taken()
 
@@ -185,24 +186,24 @@ class _Written(io.RawIOBase):
         return len(self._pieces[-1])
 
     def taken(self) -> bytes:
-        """What was written since the last call."""
+        """Returns what was written since the last call."""
         made = b"".join(self._pieces)
         self._pieces.clear()
         return made
 
 
 def packed(text: bytes, packer: Callable[[], Packer] = GzipMember) -> bytes:
-    """A member with this text."""
+    """Returns a member with this text."""
     member = packer()
     return member.add(text) + member.end()
 
 
 def frames_of(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Takes the frames of a rank out of the keys beside its events.
+    """Takes the stack frames of a rank out of the keys beside its events.
 
     Args:
-        metadata: Keys beside the events; these lose the frames.
-        rank: Whose they are.
+        metadata: Keys beside the events; the frames are removed from it.
+        rank: The rank that they belong to.
     """
     frames = metadata.pop(FRAMES, None)
     if not isinstance(frames, dict):
@@ -212,7 +213,7 @@ def frames_of(metadata: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 def with_frames_of(text: bytes | memoryview, rank: int) -> bytes:
-    """Events, joined by commas, that name the frames of their rank."""
+    """Returns events, joined by commas, whose stack frames are named as those of the rank."""
     events = _EVENTS.decode(b"[" + text + b"]")
     for event in events:
         for name in NAMES:
@@ -226,21 +227,21 @@ def _named(number: object, rank: int) -> str:
 
 
 def encoded(value: dict[str, Any]) -> bytes:
-    """JSON that every viewer reads."""
+    """Encodes an object as JSON that every viewer reads."""
     text = msgspec.json.encode(value)
     return repaired(text) if BACKSLASH_LAST in text else text
 
 
 def slice_event(what: DrawnSlice, pid: int, tid: int, origin_ns: int,
                 args: dict[str, Any] | None = None) -> dict[str, object]:
-    """A slice; what lies before the origin is cut."""
+    """Returns a slice event; what precedes the origin is cut off."""
     start_ns = max(what.start_ns - origin_ns, 0)
     return {"ph": "X", "cat": DRAWN, "name": what.name, "pid": pid, "tid": tid, "ts": microseconds(start_ns),
             "dur": microseconds(max(what.end_ns - origin_ns - start_ns, 0)), **({} if args is None else {"args": args})}
 
 
 def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns: int) -> Iterator[dict[str, object]]:
-    """Slices on threads of the rank's first process, with the ends of arrows behind the slices they belong to."""
+    """Yields slices on threads of the rank's first process, each followed by its arrow ends."""
     for one in drawn:
         thread = lanes.extra(one.thread)
         yield slice_event(one.slice, thread.pid, thread.tid, origin_ns, one.args)
@@ -253,7 +254,7 @@ def collective_events(drawn: Iterable[DrawnCollective], lanes: Lanes, origin_ns:
 
 
 def tensor_events(drawn: Iterable[DrawnTensor], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
-    """Asynchronous slices. A viewer has a track for each id, and calls it by the first event on it."""
+    """Yields asynchronous slices. A viewer has a track for each id, and names it after the first event on it."""
     named = set[str]()
     for one in drawn:
         start_ns = max(one.slice.start_ns - origin_ns, 0)
@@ -267,7 +268,7 @@ def tensor_events(drawn: Iterable[DrawnTensor], pid: int, origin_ns: int) -> Ite
 
 
 def counter_events(drawing: Drawing | None, pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
-    """A process of its own, above those of the ranks, with the counters of the job."""
+    """Yields a process above those of the ranks, with the counters of the job."""
     values = chain.from_iterable(drawing.counters if drawing is not None else ())
     first = next(values, None)
     if first is None:
@@ -278,7 +279,7 @@ def counter_events(drawing: Drawing | None, pid: int, origin_ns: int) -> Iterato
 
 
 def counters_of(samples: Iterable[CounterValue], pid: int, origin_ns: int) -> Iterator[dict[str, object]]:
-    """Counters of a process."""
+    """Yields the counters of a process."""
     for sample in samples:
         yield {"ph": "C", "cat": DRAWN, "name": sample.what, "pid": pid,
                "ts": microseconds(max(sample.at_ns - origin_ns, 0)), "args": {sample.state: sample.value}}

@@ -1,7 +1,7 @@
-"""Puts traces that other programs made of a rank, like VizTracer and py-spy, into its trace: as processes of their own.
+"""Adds traces of a rank by other programs, like VizTracer and py-spy, to its trace, as separate processes.
 
-The result is written beside the merge and read like any trace. Where both share a clock times stay; else what the other
-program has begins with the rank's trace.
+The result is written beside the merge and read like any trace. If both share a clock, times stay; otherwise the other
+program's trace is moved to the start of the rank's trace.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from distprof.merge.scan.trace_file import TraceFile
 
 EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 FIRST_PID, PIDS_EACH, FIRST_TID = 3_000_000_000, 1_000_000, 2_000_000_000
-"""Numbers that no system gives to a process or thread."""
+"""Numbers that no system assigns to a process or thread."""
 FIRST_ID = 1 << 40
-"""Ids of arrows are beyond those of the rank's own trace."""
+"""Offset of arrow ids, beyond those of the rank's own trace."""
 LEVEL = 1
 NAMED = 3
-"""Files that a line names of those it is about."""
+"""How many file names a message lists."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
     problems: list[Problem] = field(default_factory=list)
     drawn: list[str] = field(default_factory=list)
-    """Names of traces that were put into those of ranks."""
+    """Names of traces that were added to those of ranks."""
     shifted: list[str] = field(default_factory=list)
     """Those of them that have a clock of their own."""
 
 
 def with_companions(run: Run, folder: Path) -> Run:
-    """The run with traces that hold what other programs recorded of the same ranks; these are written to the folder."""
+    """Returns the run with traces that include those of other programs for the same rank, written to the folder."""
     if not any(rank.beside for rank in run.ranks):
         return run
     found = _Found()
@@ -66,7 +66,7 @@ def _joined(rank: Rank, trace: TraceFile, folder: Path, found: _Found) -> Rank:
     plain = replace(trace, anonymiser=None)
     try:
         own = survey_trace(plain)
-    except DataError:  # the merge says it
+    except DataError:  # the merge reports it
         return rank
     more = []
     for number, beside in enumerate(rank.beside):
@@ -90,7 +90,7 @@ def _joined(rank: Rank, trace: TraceFile, folder: Path, found: _Found) -> Rank:
 
 
 def _shift_ns(own: Survey, other: Survey) -> int:
-    """0 where both were there at once, as with one clock."""
+    """Returns the shift of the other trace: 0 if the two overlap in time, which means that they share a clock."""
     if own.first_ns is None or own.last_ns is None or other.first_ns is None or other.last_ns is None:
         return 0
     at_once = own.first_ns <= other.last_ns and other.first_ns <= own.last_ns
@@ -99,16 +99,16 @@ def _shift_ns(own: Survey, other: Survey) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Companion:
-    """A trace that is put into another."""
+    """A trace that is added to another one."""
 
     trace: TraceFile
     survey: Survey
     add_ns: int
     number: int
-    """Among those of the rank."""
+    """Index among the companions of the rank."""
 
     def events(self) -> Iterator[bytes]:
-        """Its events with other numbers, joined by commas, pieces with a comma behind them."""
+        """Yields its events with new numbers, joined by commas, each piece ending with a comma."""
         pids = list(dict.fromkeys(pid for pid, _ in self.survey.threads))
         numbers = {pid: FIRST_PID + self.number * PIDS_EACH + place for place, pid in enumerate(pids)}
         for pid, number in numbers.items():
@@ -135,7 +135,7 @@ def _number(tid: str, instead: int) -> int:
 
 
 def _with_events(text: Iterator[bytes], more: Sequence[_Companion]) -> Iterator[bytes]:
-    """The text of a trace with these events in front of its own."""
+    """Yields the text of a trace with these events before its own."""
     held = b""
     for piece in text:
         held += piece

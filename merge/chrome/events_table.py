@@ -1,4 +1,4 @@
-"""events.parquet: the timeline of each rank as a table."""
+"""Writes events.parquet: the timeline of each rank as a table."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 
 ROWS_PER_GROUP = 1 << 16
 MANY = 8
-"""Where a column has so many times fewer rows than words are known, its own are sorted out, not all of them counted."""
+"""If a column has this many times fewer rows than there are words, its words are found by sorting, not by counting."""
 IN_TABLE = ~np.isin(np.arange(256), np.frombuffer(b"Mstf\0", np.uint8))
-"""By phase: metadata and arrows are no events of their own."""
+"""By phase: whether it is in the table; metadata and arrows are not events of their own."""
 INTEGERS = {column.name: key for column, key in EVENT_ARGS if column.type == "int64"}
 TEXTS = {column.name: key for column, key in EVENT_ARGS if column.type != "int64"}
 OF_THREAD = ("process", "thread", "thread_name")
 
 
 class _Words:
-    """Texts as the dictionary of a column. Texts that are spelled in two ways are one word; None is no word."""
+    """Texts as the dictionary of a column. Different spellings of a text are one word; None is not a word."""
 
     def __init__(self, texts: Iterable[str | None] = ()) -> None:
         self._words: list[str] = []
         self._numbers: dict[str, int] | None = None
-        """Number of each word; None while no word was spelled in two ways: names may be many, and this takes most."""
+        """Number of each word; None until a word has two spellings, because it takes much memory if there are many
+        names."""
         self._num_texts = 0
         self._lookup = np.full(1, -1, np.int32)
-        """Number of the word that each text is, below 0 for none; behind them -1, which is no text."""
+        """Number of the word of each text, negative for none; then -1, for rows without text."""
         self._add(map(self._number, texts))
 
     def take_in(self, interner: Interner) -> None:
@@ -63,7 +64,7 @@ class _Words:
     def _add(self, numbers: Iterable[int]) -> None:
         new = list(numbers)
         known, self._num_texts = self._num_texts, self._num_texts + len(new)
-        if self._num_texts >= len(self._lookup):  # twice as long: adding stays cheap, however many come
+        if self._num_texts >= len(self._lookup):  # doubles the array, so that adding stays cheap
             self._lookup = np.append(self._lookup, np.full(self._num_texts + 1, -1, np.int32))
         self._lookup[known:self._num_texts] = new
 
@@ -78,7 +79,7 @@ class _Words:
         return number
 
     def array(self, texts: Array) -> Any:
-        """Dictionary array of a column of text numbers; its dictionary holds the words of the column alone."""
+        """Returns the dictionary array of a column of text numbers; its dictionary has only words of this column."""
         numbers = texts
         if len(self._words) < self._num_texts:
             numbers = self._lookup[:self._num_texts + 1].take(texts, mode="wrap")  # -1 is the last one
@@ -89,24 +90,24 @@ class _Words:
 
 
 def _used(numbers: Array, count: int) -> tuple[Array, Array, bool]:
-    """Which of so many words a column has; the place of each row's word among them, int32; whether some have none."""
+    """Returns which of `count` words a column has, the index of each row's word (int32), and if some have none."""
     if count > MANY * len(numbers):
         used, indices = np.unique(numbers, return_inverse=True)
         lacks = int(np.count_nonzero(used[:1] < 0))
         return used[lacks:], np.maximum(indices - lacks, 0).astype(np.int32), lacks > 0
-    is_used = np.bincount(numbers + 1, minlength=count + 1) > 0  # the first one is for no word
-    places = np.append(np.cumsum(is_used[1:], dtype=np.int32) - 1, np.int32(0))  # the last one again for -1
+    is_used = np.bincount(numbers + 1, minlength=count + 1) > 0  # the first entry is for rows without a word
+    places = np.append(np.cumsum(is_used[1:], dtype=np.int32) - 1, np.int32(0))  # the last entry is used for -1
     return np.flatnonzero(is_used[1:]), places.take(numbers, mode="wrap"), bool(is_used[0])
 
 
 def _array(values: Array, there: Flags | None = None) -> Any:
-    """Arrow array of integers, without a copy; null where the bools of `there` are False."""
+    """Returns an Arrow array of integers without a copy; null where `there` is False."""
     valid = None if there is None else pa.py_buffer(np.packbits(there, bitorder="little"))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
 
 
 def _is_plain(text: bytes) -> bool:
-    """True where no other text is the same word."""
+    """Returns whether no other text can be the same word."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -124,10 +125,10 @@ def _decoded(text: bytes) -> str:
 
 
 class EventTables(RankTables):
-    """Writes a folder with a table a rank."""
+    """Writes a folder with a table per rank."""
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans, objects: WholeObjects | None = None) -> None:
-        """Writes to the folder; where `objects` are given, workers put the tables there."""
+        """Writes to the folder; if `objects` is given, workers store the tables there."""
         super().__init__(folder, MERGED_EVENTS.file, objects)
 
     def rank_writer(self, plan: RankPlan) -> EventTable:
@@ -135,7 +136,7 @@ class EventTables(RankTables):
 
 
 class EventTable:
-    """Writes the table of a rank, row group after row group."""
+    """Writes the table of a rank in row groups."""
 
     integers, texts = tuple(INTEGERS.values()), tuple(TEXTS.values())
 
@@ -147,7 +148,7 @@ class EventTable:
         scanner, steps, plan, threads = events.scanner, events.steps, events.plan, events.threads
         self._schema = schema_of(MERGED_EVENTS, plan.table_metadata)
         self._attempt = Attempt(self._path, self._work)
-        self._file = _open(self._attempt.file, self._schema)  # arrow opens no path that is not UTF-8
+        self._file = _open(self._attempt.file, self._schema)  # arrow cannot open paths that are not UTF-8
         self._scanner, self._tags, self._steps = scanner, plan.tags, steps
         self._texts = _Words()
         self._words = {
@@ -159,10 +160,10 @@ class EventTable:
         self._nulls = {kind: pa.nulls(room, kind) for kind in set(self._schema.types)}
         self._num_rows = 0
         self._empty = {*INTEGERS, *TEXTS, *(() if len(steps[0]) else ("step",))}
-        """Columns without a value in the rows that are held."""
+        """Columns without any value in the rows that are held."""
 
     def _sources(self) -> dict[str, Array]:
-        """The scanner's arrays, by column of the table."""
+        """Returns the scanner's arrays, by column of the table."""
         scanner = self._scanner
         return {**{name: scanner.arrays[name] for name in ("name", "category", "thread", "phase")},
                 **{name: scanner.integers[key] for name, key in INTEGERS.items()},
@@ -170,7 +171,7 @@ class EventTable:
                 "start_ns": scanner.arrays["ts_ns"], "duration_ns": scanner.arrays["dur_ns"]}
 
     def add(self, events: DecidedEvents) -> None:
-        """Takes in the events that stay, with times on the common clock."""
+        """Adds the events that are kept, with times on the common clock."""
         scanner = events.scanner
         rows = np.flatnonzero((events.keep != 0) & IN_TABLE.take(scanner.column("phase")))
         place = slice(self._num_rows, self._num_rows + len(rows))
@@ -178,15 +179,15 @@ class EventTable:
         for name, source in (self._sources() | times).items():
             if name in self._empty and not self._begins(name, source[:scanner.num_rows]):
                 continue
-            source.take(rows, out=self._columns[name][place], mode="clip")  # raise, the default, makes a copy
+            source.take(rows, out=self._columns[name][place], mode="clip")  # the default mode, raise, makes a copy
         self._num_rows += len(rows)
         if self._num_rows >= ROWS_PER_GROUP:
             self._flush()
 
     def _begins(self, name: str, source: Array) -> bool:
-        """Whether a column that had no value so far has one in this scan: most of `args` are in few traces."""
+        """Returns whether a so far empty column has a value in this scan: few traces have most of the `args`."""
         nothing = NONE if name in INTEGERS else -1
-        if source.max(initial=nothing) == nothing:  # the least there is
+        if source.max(initial=nothing) == nothing:  # the smallest value
             return False
         self._empty.discard(name)
         self._columns[name][:self._num_rows] = nothing
@@ -202,7 +203,7 @@ class EventTable:
         try:
             self._file.close()
         except OSError:
-            self._file.is_open = False  # else it tries once more when it goes away, and prints a traceback
+            self._file.is_open = False  # otherwise its destructor tries again and prints a traceback
             raise
         finally:
             self._attempt.close()
@@ -230,7 +231,7 @@ class EventTable:
         return _array(values, None if there.all() else there)
 
     def _step(self, start_ns: Integers) -> Integers:
-        """Number of the step of each row, `NONE` outside of all."""
+        """Returns the step of each row, `NONE` outside of all steps."""
         starts, ends, numbers = self._steps
         place = np.searchsorted(starts, start_ns, "right") - 1
         inside = (place >= 0) & (start_ns < ends[np.maximum(place, 0)])
@@ -238,7 +239,7 @@ class EventTable:
 
 
 def _open(file: IO[bytes], schema: pa.Schema) -> Any:
-    """A Parquet writer that is fast for long columns of few values: batches as long as a page, bounds of times only."""
+    """Opens a Parquet writer tuned for long columns of few values: page-sized batches, and statistics of times only."""
     import pyarrow.parquet as pq  # takes a while
 
     words = [field.name for field in schema if pa.types.is_dictionary(field.type)]

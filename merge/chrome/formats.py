@@ -1,7 +1,7 @@
-"""The formats of `distprof merge --format`, a row each, and what a format is made of.
+"""Lists the formats of `distprof merge --format`, and defines what a format consists of.
 
-An `Output` for the run gives a `RankWriter` for each rank. What is in the merged trace is decided before, once for all
-formats: `RankPlan` of each rank, `RankEvents` of its events. A format, in a file of its own, writes that down.
+An `Output` for the run returns a `RankWriter` for each rank. The content of the merged trace is decided before, once
+for all formats: the `RankPlan` of each rank, and `RankEvents` for its events. A format, in its own module, writes that.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 
 class RankWriter(Protocol):
-    """Writes the events of one rank, in a worker, to which it travels before `begin`: it can be pickled until then."""
+    """Writes the events of one rank in a worker. It is sent there before `begin`, and can be pickled until then."""
 
     @property
     def integers(self) -> Sequence[str]:
-        """Keys of `args` whose integers it wants as columns of the scanner."""
+        """Keys of `args` whose integers it needs as columns of the scanner."""
 
     @property
     def texts(self) -> Sequence[str]:
-        """Keys of `args` whose texts it wants as columns, likewise."""
+        """Keys of `args` whose texts it needs as columns of the scanner."""
 
     def begin(self, events: RankEvents) -> None:
-        """Opens its files, empty: damage may have made an earlier pass useless."""
+        """Opens its files, empty: an earlier pass may have been invalidated by damage."""
 
     def add(self, events: DecidedEvents) -> None:
         """Writes the next events."""
 
     def end(self) -> None:
-        """Writes what comes behind the last ones, like what the merge draws itself."""
+        """Writes what follows the last events, such as what the merge adds."""
 
     def close(self) -> None:
-        """Closes its files, also where the pass failed."""
+        """Closes its files, even if the pass failed."""
 
 
 class Output(Protocol):
-    """Writes the merged trace in one format. Ranks are written side by side, then added in their order."""
+    """Writes the merged trace in one format. Ranks are written concurrently, then added in their order."""
 
     def begin(self) -> None:
         """Opens its files."""
 
     def rank_writer(self, plan: RankPlan) -> RankWriter | None:
-        """The writer for a rank; None where the format takes the rank's file as it is."""
+        """Returns the writer for a rank; None if the format takes the rank's file unchanged."""
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """Takes in a rank that was written, ranks ascending; counts of 0 where the file is taken as it is."""
+        """Adds a written rank, in ascending order; counts are 0 if the file is taken unchanged."""
 
     def end(self, counts: Sequence[RankCounts]) -> None:
-        """Writes what comes behind the ranks, and closes its files."""
+        """Writes what follows the ranks, and closes its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +68,14 @@ class Format:
     """A way to write the merged trace."""
 
     what: str
-    """What it is, in the help of `--format`."""
+    """Description in the help of `--format`."""
     files: tuple[str, ...]
-    """Files and folders that it writes; first the one that a user opens."""
+    """Files and folders that it writes; the first is the one that a user opens."""
     outputs: Callable[[ByWorkers | None], Sequence[Callable[[Path, Run, Clock, Plans], Output]]]
-    """Imports their classes, which takes a while. Each is made of the folder that takes in the files, the run, its
-    clock, and what is decided of its ranks. Given is what workers write elsewhere themselves."""
+    """Imports and returns their classes; importing takes a while. Each is constructed from the target folder, the run,
+    its clock, and the plans of its ranks. The argument is what workers write elsewhere themselves."""
     chooses_events: bool = True
-    """False where files are taken as they are, so that no events can be left out."""
+    """False if files are taken unchanged, so that events cannot be left out."""
     by_workers: bool = False
     """Whether workers can write its files elsewhere themselves."""
 

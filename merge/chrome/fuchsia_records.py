@@ -1,8 +1,8 @@
-"""Chrome events as records of Fuchsia's trace format, for one rank.
+"""Converts Chrome events of one rank to records of Fuchsia's trace format.
 
-Of the formats with exact nanoseconds it is the one that Perfetto loads fastest: a slice is one record, in Perfetto's
-own format two packets, which takes it longer than JSON does. Of what begins in one nanosecond the first in the file is
-the outer one, so records are kept in a file and sorted when all are known.
+Of the formats with exact nanoseconds it is the one that Perfetto loads fastest: a slice is one record, while in
+Perfetto's own format it is two packets, which load more slowly than JSON. Of slices that begin in the same nanosecond,
+the first in the file is the outer one, so records are kept in a file and sorted when all are known.
 
 The format: https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format. Records are words of 64 bits.
 """
@@ -22,25 +22,25 @@ import numpy as np
 
 MAGIC = struct.pack("<Q", 0x0016547846040010)
 TICKS = struct.pack("<QQ", 1 | 2 << 4, 10**9)
-"""Times are nanoseconds."""
+"""Initialization record: times are in nanoseconds."""
 INSTANT, COUNTER, BEGIN, END, COMPLETE, FLOW_START = 0, 1, 2, 3, 4, 8
 OF_PHASE = {"b": 5, "n": 6, "e": 7, "s": FLOW_START, "t": 9, "f": 10}
 ENDS = -1 << 62
 HALF, ARROW, MARK = 1, 2, 3
-"""Turns among what happens in one nanosecond, behind ends: slices, the longest first, by minus their duration; begins
-of slices that are two events; arrows; marks and counters."""
+"""Sort keys within one nanosecond, after ends: slices, the longest first, by minus their duration; begins of slices
+that are two events; arrows; marks and counters."""
 MOST_TEXTS, MOST_THREADS = 30_000, 255
-"""Texts and threads that have numbers; others are written out."""
+"""Number of texts and threads that are referred to by number; others are written inline."""
 MOST_WORDS, NAME_BYTES = 4_000, 8_000
-"""Of a record, and of a name; longer texts are cut."""
+"""Maximum length of a record, in words, and of a name, in bytes; longer texts are cut."""
 SHORT = 200
-"""Letters of values that have numbers."""
+"""Maximum length, in characters, of values that are referred to by number."""
 MOST_ARGS = 15
 LEAST_INTEGER, MOST_INTEGER = -1 << 63, 1 << 63
 BETWEEN_RANKS = 1 << 62
-"""Added to ids of arrows that have one end in a rank; ids within ranks are below."""
+"""Added to ids of arrows that have only one end in a rank; ids within ranks are below."""
 AT_ONCE = 1 << 16
-"""Records that are put together at once."""
+"""Number of records that are joined at once."""
 _WORD, _TWO, _FLOAT = struct.Struct("<Q"), struct.Struct("<QQ"), struct.Struct("<Qd")
 _NAMES = ("process_name", "thread_name")
 
@@ -76,10 +76,10 @@ _EVENTS = msgspec.json.Decoder(list[_Event])
 
 
 class FuchsiaRecords:
-    """Takes the events of a rank as JSON, and gives its records.
+    """Takes the events of a rank as JSON, and returns its records.
 
     Args:
-        number: Of the rank, counted from 1: texts and threads have numbers of their own in each.
+        number: Number of the rank, counted from 1: each rank has its own numbers of texts and threads.
     """
 
     def __init__(self, number: int) -> None:
@@ -94,7 +94,7 @@ class FuchsiaRecords:
         self._names: dict[tuple[int, int | None], str] = {}
 
     def add(self, text: bytes | memoryview) -> None:
-        """Takes events as JSON, joined by commas."""
+        """Adds events given as JSON, joined by commas."""
         for event in _EVENTS.decode(b"[" + text + b"]"):
             at_ns = round(event.ts * 1000)
             if event.ph == "X":
@@ -117,11 +117,11 @@ class FuchsiaRecords:
                 self._plain(event, at_ns, OF_PHASE[event.ph], MARK, self._link(key, event.cat))
 
     def records(self) -> Iterator[bytes]:
-        """All that was taken, in pieces: names first, then by time."""
+        """Yields all records in pieces: names first, then sorted by time."""
         self._write_arrows()
         yield b"".join(self._described())
         turn, at_ns = np.frombuffer(self._turn, np.int64), np.frombuffer(self._at, np.int64)
-        order = np.lexsort((turn, at_ns))  # stable: else in the order of the trace
+        order = np.lexsort((turn, at_ns))  # stable, otherwise in the order of the trace
         at = np.append(0, np.cumsum(np.frombuffer(self._length, np.int32), dtype=np.int64))
         with self._file:
             if not len(order):
@@ -140,7 +140,7 @@ class FuchsiaRecords:
         self._length.append(len(record))
 
     def _head(self, event: _Event, kind: int) -> tuple[int, bytes]:
-        """Header of a record without its length and the number of its arguments; what stands behind its time."""
+        """Returns the header of a record, without its length and argument count; and what follows its time."""
         key = kind, event.pid, event.tid, event.cat, event.name
         found = self._heads.get(key)
         if found is None:
@@ -165,17 +165,17 @@ class FuchsiaRecords:
                 self._arrows[event.bind_id,].append(_ArrowEnd(phase, at_ns, head, inline))
 
     def _plain(self, event: _Event, at_ns: int, kind: int, turn: int, last: int | None = None) -> None:
-        """A record of an event; `last` is the word that some kinds have at their end."""
+        """Writes the record of an event; `last` is the final word that some kinds have."""
         head, inline = self._head(event, kind)
         count, args = self._args(event.args) if event.args else (0, b"")
-        if len(args) > 8 * MOST_WORDS:  # keys of thousands of letters
+        if len(args) > 8 * MOST_WORDS:  # keys of thousands of characters
             count, args = 0, b""
         tail = b"" if last is None else _WORD.pack(last)
         words = 2 + (len(inline) + len(args) + len(tail)) // 8
         self._put(at_ns, turn, _TWO.pack(head | words << 4 | count << 20, at_ns) + inline + args + tail)
 
     def _args(self, args: Any) -> tuple[int, bytes]:
-        """How many there are, and their records: lists and objects as text, and what is too much in one text."""
+        """Returns the number of arguments, and their records: lists and objects are text, surplus ones are joined."""
         if not isinstance(args, dict):
             return 0, b""
         items = [*args.items()]
@@ -205,8 +205,7 @@ class FuchsiaRecords:
         return _WORD.pack(6 | 1 + (len(inline) + len(of_value)) // 8 << 4 | head | number << 32) + inline + of_value
 
     def _text(self, text: str, room: int | None = None) -> tuple[int, bytes]:
-        """Number of a text, and what stands for it in the record; `room` for values, of which only short ones come
-        again.
+        """Returns the number of a text, and its inline content; `room` is for values, of which short ones are numbered.
         """
         number = self._texts.get(text)
         if number is not None:
@@ -230,7 +229,7 @@ class FuchsiaRecords:
         return self._links.setdefault(key, len(self._links) + 1)
 
     def _write_arrows(self) -> None:
-        """An arrow with several ends becomes several: the first end closes it. Those between ranks keep their ids."""
+        """Writes arrows; one with several ends is split, as the first end closes it. Ids between ranks are kept."""
         number = self._number << 40
         for (key, *_), ends in self._arrows.items():
             starts, lasts = ([end for end in ends if end.phase == phase] for phase in "sf")
@@ -249,13 +248,13 @@ class FuchsiaRecords:
             self._put(end.at_ns, ARROW, _TWO.pack(end.head | words << 4, end.at_ns) + end.inline + _WORD.pack(number))
 
     def _name(self, event: _Event) -> None:
-        """Of a process or thread."""
+        """Notes the name of a process or thread."""
         if event.name in _NAMES and isinstance(event.args, dict):
             key = event.pid, None if event.name == "process_name" else event.tid
             self._names[key] = str(event.args.get("name", ""))
 
     def _described(self) -> Iterator[bytes]:
-        """Records with texts, threads and their names, in front of what names them by number."""
+        """Yields records that define texts, threads and their names, before they are used by number."""
         names = {key: self._text(name) for key, name in self._names.items()}
         of_process, _ = self._text("process")
         yield _WORD.pack(1 << 4 | 1 << 16 | self._number << 20) + TICKS
@@ -274,7 +273,7 @@ class FuchsiaRecords:
 
 
 def _with(argument: bytes, inline: bytes) -> bytes:
-    """A name that is written out stands between the first word and the value."""
+    """Inserts an inline name between the first word and the value of an argument."""
     return argument[:8] + inline + argument[8:] if inline else argument
 
 

@@ -1,6 +1,6 @@
-"""Writes the merged trace of all ranks in the format that was asked for.
+"""Writes the merged trace of all ranks in the requested format.
 
-Each rank is read twice: the survey finds what has to be known of all ranks before the first byte is written, then its
+Each rank is read twice: the survey finds what must be known about all ranks before the first byte is written, then its
 events are written.
 """
 
@@ -38,21 +38,21 @@ class MergedTrace:
 
     path: Path
     counts: Sequence[RankCounts]
-    """Of each rank; none where the traces were packed as they are."""
+    """Counts of each rank; empty if the traces were packed unchanged."""
     num_ranks: int
     num_bytes: int
     remarks: list[str]
     """Sentences on what the options left out."""
     problems: list[Problem]
-    """What the second pass found damaged that the first had skimmed over."""
+    """Damage found by the second pass that the first pass had skimmed over."""
 
     @property
     def num_slices(self) -> int:
-        """Slices of all ranks."""
+        """Number of slices of all ranks."""
         return self.total("num_slices")
 
     def total(self, count: str) -> int:
-        """Sum over ranks of a count of `RankCounts`."""
+        """Returns the sum over ranks of a count of `RankCounts`."""
         return sum(getattr(one, count) for one in self.counts)
 
 
@@ -64,21 +64,21 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     """Writes the merged trace of ranks, and their events as tables.
 
     Args:
-        run: Whose ranks are merged.
-        clock: Of the run.
+        run: The run whose ranks are merged.
+        clock: Clock of the run.
         read: Ranks with their surveys; not empty.
         reading: The surveys, whose workers do the second pass.
-        folder: Takes in the files.
+        folder: Where the files go.
         options: What goes in and how.
-        progress: Is called with the share of the work that is done, from 0 to 1.
-        collectives: Of the run, to be drawn.
-        steps: `STEPS` of the ranks, where they recorded some.
+        progress: Called with the share of the work that is done, from 0 to 1.
+        collectives: Collectives of the run, to be drawn.
+        steps: `STEPS` of the ranks, if they recorded some.
         allocations: `allocations_of` of the ranks, to be drawn.
-        chain: The longest chains of steps, to be drawn.
-        by_workers: What workers write elsewhere themselves; else all is written to the folder.
+        chain: Critical paths of the steps, to be drawn.
+        by_workers: What workers write elsewhere themselves; None: everything is written to the folder.
 
     Raises:
-        UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
+        UsageError: The options ask for steps that do not exist, or for a size in which nothing fits.
     """
     plans = plan_ranks(run, clock, read, options, collectives, steps, allocations, chain)
     form = FORMATS[options.format]
@@ -90,7 +90,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
         outputs.append(OperatorTables(folder, run, clock, plans, objects))
     for output in outputs:
         output.begin()
-    # not in a list: a writer that is done holds the room of its rank, and goes away
+    # not a list: a finished writer that is kept would hold the memory of its rank
     work = ((f"write rank {plan.rank}", (replace(plans.whole(plan), survey=reading.sent(plan.survey)), [
         writer for output in outputs if (writer := output.rank_writer(plan)) is not None])) for plan in plans.ranks)
     counts = list[RankCounts]()
@@ -98,7 +98,7 @@ def merge_traces(run: Run, clock: Clock, read: list[RankSurvey], reading: RankSu
     for plan, one in giving_back(zip(plans.ranks, reading.in_order(write_rank, work, wants_spares), strict=True)):
         for output in outputs:
             output.add(plan, one)
-        counts.append(replace(one, metadata={}, parts=None, objects={}))  # outputs have what they need of it
+        counts.append(replace(one, metadata={}, parts=None, objects={}))  # the outputs have taken what they need
         progress(0.3 + 0.7 * len(counts) / len(plans.ranks))
     for output in outputs:
         output.end(counts)

@@ -1,4 +1,4 @@
-"""Numbers of processes and threads that no other rank has, and their names, which start with the rank."""
+"""Assigns numbers of processes and threads that are unique among all ranks, and names that start with the rank."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from distprof.merge.scan.made_events import meta
 from distprof.merge.scan.scanned_columns import Text, thread_of
 
 NUMBERS_PER_RANK = 1 << 14
-"""pids and tids of a rank come out of one row of numbers: no two things of a merged trace share one. So many, where no
-rank needs more."""
+"""Size of a rank's range of numbers, unless a rank needs more. Its pids and tids come from this one range, so that no
+two things in a merged trace share a number."""
 PSEUDO = ("Spans", "Traces", "", "-1")
-"""Processes that Kineto invents; their threads go to the rank's CPU process."""
+"""Processes that Kineto invents; their threads are moved to the rank's CPU process."""
 KERNELS = (b"kernel", b"gpu_memcpy", b"gpu_memset")
 """Categories of what runs on a device."""
 DEVICE = re.compile(rb'"device"\s*:\s*"?(\d{1,4})')
@@ -28,7 +28,7 @@ class NumberedProcess:
 
     pid: int
     name: str
-    """`cpu (pid 77)`, `gpu 0`, or what the trace calls it."""
+    """`cpu (pid 77)`, `gpu 0`, or its name in the trace."""
 
 
 @dataclass(slots=True)
@@ -43,19 +43,19 @@ class NumberedThread:
 
 @dataclass(slots=True)
 class Lanes:
-    """Gives numbers to what one rank's trace names; Perfetto keeps 32 bits and no strings, 0 means something else."""
+    """Numbers what one rank's trace names. Perfetto keeps 32 bits and no strings, and 0 has a special meaning."""
 
     rank: int
     title: str
-    """`rank 3 | tp1 dp1 | host7`."""
+    """Like `rank 3 | tp1 dp1 | host7`."""
     main: str = ""
-    """Raw pid of the process that takes in what Kineto invents."""
+    """Raw pid of the process that takes in the processes that Kineto invents."""
     numbers: int = NUMBERS_PER_RANK
-    """How many numbers there are for each rank."""
+    """Size of each rank's range of numbers."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Raw pid -> process label of the trace ("CPU", "GPU 0")."""
+    """Raw pid -> process label in the trace ("CPU", "GPU 0")."""
     programs: dict[str, str] = field(default_factory=dict)
-    """Raw pid -> process name of the trace."""
+    """Raw pid -> process name in the trace."""
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     sort_indices: dict[tuple[str, str], int] = field(default_factory=dict)
     _processes: dict[str, NumberedProcess] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Lanes:
     _used: int = 0
 
     def thread(self, raw_pid: int | str, raw_tid: int | str) -> NumberedThread:
-        """The thread for a raw (pid, tid)."""
+        """Returns the thread for a raw (pid, tid)."""
         key = str(raw_pid), str(raw_tid)
         thread = self._threads.get(key)
         if thread is None:
@@ -82,7 +82,7 @@ class Lanes:
         return thread
 
     def side(self, raw_pid: str, raw_tid: str, lane: int) -> NumberedThread:
-        """The thread beside a thread that takes slices which overlap there."""
+        """Returns the extra thread for slices that overlap on a thread."""
         key = raw_pid, f"{raw_tid} {lane}\0"  # no raw name has this
         thread, main = self._threads.get(key), self.thread(raw_pid, raw_tid)
         if thread is None:
@@ -97,7 +97,7 @@ class Lanes:
         return self._process(self.main).pid
 
     def extra(self, name: str) -> NumberedThread:
-        """A thread of the rank's first process for what the merge draws."""
+        """Returns a thread of the rank's first process for what the merge draws."""
         key = "", f"{name}\0"
         if key not in self._threads:
             self._threads[key] = NumberedThread(
@@ -111,9 +111,9 @@ class Lanes:
             self.thread_names[raw_pid, raw_tid] = name
 
     def settle(self, raw_pids: Iterable[str]) -> None:
-        """Out of all processes, chooses the one that takes in what Kineto invents: the first of the CPU.
+        """Chooses the process that takes in those that Kineto invents: the first one of the CPU.
 
-        All labels are known by then.
+        All labels must be known by then.
         """
         for raw, label in self.labels.items():
             self._labelled.setdefault(label, []).append(raw)
@@ -129,14 +129,14 @@ class Lanes:
         return process
 
     def _home(self, raw_pid: str) -> str:
-        """The process that takes in one that Kineto invents, else the process itself."""
+        """Returns the process that takes in one that Kineto invents, else the process itself."""
         if raw_pid.startswith("GPU ") and raw_pid.endswith(" Counters"):
             label = raw_pid.removesuffix(" Counters")
             return next(iter(self._labelled.get(label, ())), raw_pid)
         return self.main if raw_pid in PSEUDO else raw_pid
 
     def _number(self) -> int:
-        self._used += 1  # 0 means something else to Perfetto
+        self._used += 1  # 0 has a special meaning for Perfetto
         if self._used >= self.numbers:
             raise ValueError(f"rank {self.rank} has more than {self.numbers - 1} processes and threads")
         return self.rank * self.numbers + self._used
@@ -149,7 +149,7 @@ class Lanes:
         return name if is_one or not is_number else f"{name} (pid {raw_pid})"
 
     def describe(self) -> Iterator[dict[str, object]]:
-        """Metadata events that name every process and thread, call it after all events have been through."""
+        """Yields metadata events that name every process and thread; to be called after all events have been seen."""
         for index, process in enumerate(self._processes.values()):
             yield meta(process.pid, "process_name", {"name": _ascii(f"{self.title} | {process.name}")})
             yield meta(process.pid, "process_labels", {"labels": _ascii(self.title)})
@@ -171,10 +171,10 @@ def _ascii(text: str) -> str:
 
 
 class DeviceProcesses:
-    """Found while a trace is scanned.
+    """Finds the processes that stand for devices while a trace is scanned.
 
     Args:
-        scanner: Of the trace.
+        scanner: The scanner of the trace.
     """
 
     def __init__(self, scanner: Scanner) -> None:
@@ -186,7 +186,7 @@ class DeviceProcesses:
         """Raw pid -> number of the device."""
 
     def look(self, text: Text) -> None:
-        """Through the rows of the last scan, of this text."""
+        """Examines the rows of the last scan of this text."""
         names = self._scanner.categories
         self._categories += [number for number, name in enumerate(names.texts(self._known), self._known)
                              if name in KERNELS]
@@ -208,10 +208,10 @@ class DeviceProcesses:
             self._devices.setdefault(pid, device[1].decode())
 
     def labels(self, labelled: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Pid and label of each that has none, `GPU 3` as Kineto calls it.
+        """Yields pid and label of each such process without a label, `GPU 3` as Kineto writes it.
 
         Args:
-            labelled: Pids that the trace itself gives a label.
+            labelled: Pids that have a label in the trace.
         """
         known = {*labelled}
         yield from ((pid, f"GPU {device}") for pid, device in self._devices.items() if pid not in known)

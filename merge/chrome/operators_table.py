@@ -1,4 +1,4 @@
-"""operators.parquet: the operators of each rank, added up, so that `distprof ops` need not read the timelines."""
+"""Writes operators.parquet: the summed operators of each rank, so that `distprof ops` need not read the timelines."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class OperatorTables(RankTables):
-    """Writes a folder with a table a rank. It has all of a timeline, whatever is chosen for the merged trace."""
+    """Writes a folder with a table per rank, from the whole timeline, whatever is selected for the merged trace."""
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans,
                  objects: WholeObjects | None = None) -> None:
-        """Writes to the folder; where `objects` are given, workers put the tables there."""
+        """Writes to the folder; if `objects` is given, workers store the tables there."""
         super().__init__(folder, MERGED_OPERATORS.file, objects)
         self._by_shapes = not any(rank.has(OPS) for rank in run.ranks)
         self._runs = [str(path.resolve()) for path in run.paths]
@@ -50,7 +50,7 @@ class OperatorTable:
 
     integers = (*ChangesRead.keys, INTEGERS["copied"])
     texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED)
-    """The others are columns of the table of events."""
+    """Texts that are not already columns of the table of events."""
 
     def __init__(self, path: Path, work: Path, place: Place | None = None, *, runs: Sequence[str],
                  by_shapes: bool) -> None:
@@ -62,7 +62,7 @@ class OperatorTable:
         self._parts = TimelineParts(events.scanner, Wanted(texts=WANTED))
 
     def add(self, events: DecidedEvents) -> None:
-        """Takes in what the trace has, kept or not."""
+        """Adds everything that the trace has, kept or not."""
         self._parts.take()
         self._changes.take(events.scanner)
 
@@ -78,14 +78,14 @@ class OperatorTable:
                  "runs": self._runs, "by_shapes": None if calls.by_shapes is None else asdict(calls.by_shapes)}
         schema = schema_of(MERGED_OPERATORS, {**self._plan.table_metadata, ABOUT: json.dumps(about)})
         table = pa.Table.from_arrays([_array(field, calls, self._plan.tags) for field in schema], schema=schema)
-        with closing(Attempt(self._path, self._work)) as attempt:  # arrow opens no path that is not UTF-8
+        with closing(Attempt(self._path, self._work)) as attempt:  # arrow cannot open paths that are not UTF-8
             pq.write_table(table, attempt.file, compression="lz4",
                            write_statistics=False,  # a rank's table is read as a whole
                            use_dictionary=[field.name for field in schema if pa.types.is_dictionary(field.type)])
             keep_table(attempt, self._place, self._counts)
 
     def close(self) -> None:
-        """The file is closed."""
+        """Releases the timeline; the file is already closed."""
         del self._parts
 
 

@@ -1,4 +1,4 @@
-"""The options of a merge, and how their values are read from the command line."""
+"""Defines the options of a merge, and parses their values from the command line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class NumberRanges:
 
     @classmethod
     def of(cls, text: str, flag: str) -> NumberRanges:
-        """Reads `0-7,64`.
+        """Parses `0-7,64`.
 
         Raises:
-            UsageError: It is something else.
+            UsageError: The text has another form.
         """
         spans = []
         for part in text.split(","):
@@ -53,41 +53,41 @@ class MergeOptions:
     without_python: bool = False
     min_duration_ns: int = 0
     keep: tuple[str, ...] = ()
-    """Patterns of names of slices, see `EventSelection`."""
+    """Patterns of slice names, see `EventSelection`."""
     drop: tuple[str, ...] = ()
     max_bytes: int | None = None
-    """Of the merged trace as text, which is what a viewer has to read."""
+    """Maximum size of the merged trace as text, which a viewer has to read."""
     format: str = "chrome"
-    """One of `FORMATS`."""
+    """A key of `FORMATS`."""
     align: Align = "auto"
-    """How the ranks are brought to one clock."""
+    """How the clocks of ranks are aligned."""
     collectives: bool | None = None
-    """Whether collectives are drawn and tabled; None: where distprof recorded the run."""
+    """Whether collectives are drawn and written to a table; None: if distprof recorded the run."""
     tensor_bytes: int | None = None
-    """Tensors of so many bytes are drawn; None: none."""
+    """Tensors of at least this many bytes are drawn; None: none."""
     queues: bool = False
     """Whether the queues of devices are drawn."""
     operators: bool = False
-    """Whether operators are tabled, for `distprof ops`."""
+    """Whether operators are written to a table for `distprof ops`."""
     name: str = ""
-    """Added to the names of all processes, so that merges can be told apart."""
+    """Added to the names of all processes, to distinguish merges."""
     anonymise: bool = False
-    """Whether folders and hosts are taken out of the trace."""
+    """Whether folders and hosts are removed from the trace."""
     critical_path: bool = False
-    """Whether the longest chain of each step is drawn."""
+    """Whether the critical path of each step is drawn."""
 
     @property
     def choose_events(self) -> bool:
-        """True where events of a rank are left out."""
+        """True if events of a rank are left out."""
         return bool(self.steps or self.window_ns or self.categories is not None or self.without_python
                     or self.min_duration_ns or self.keep or self.drop)
 
 
 def duration_ns(text: str, flag: str) -> int:
-    """`1.2s`, `300us`, `4` (seconds) as ns.
+    """Parses `1.2s`, `300us`, `4` (seconds) to ns.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The text has another form.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|ms|s|m|)\s*", text)
     if match is None:
@@ -96,10 +96,10 @@ def duration_ns(text: str, flag: str) -> int:
 
 
 def window_ns(text: str, flag: str = "--window") -> tuple[int, int]:
-    """`1.2s:1.5s` as ns from the first event on; either end may be missing.
+    """Parses `1.2s:1.5s` to ns since the first event; either end may be missing.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: The text has another form.
     """
     first, colon, last = text.partition(":")
     if not colon:

@@ -1,4 +1,4 @@
-"""trace.tar: the traces as they are, in an archive that Perfetto opens as one trace."""
+"""Writes trace.tar: the traces unchanged, in an archive that Perfetto opens as one trace."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from distprof.merge.run.run_model import Run
 from distprof.merge.scan.chunk_reader import ChunkReader
 
 MANIFEST = "perfetto_manifest.json"
-"""Perfetto 58 and later read it: a machine for each rank, and how far each file's clock is from the first one's."""
+"""Read by Perfetto 58 and later: a machine for each rank, and the offset of each file's clock from the first one's."""
 
 
 class PerfettoTar:
-    """Packs the decompressed trace of every rank, byte for byte, behind a manifest."""
+    """Packs the decompressed trace of every rank, byte for byte, after a manifest."""
 
     def __init__(self, folder: Path, run: Run, clock: Clock, plans: Plans) -> None:
         self._path, self._plans = folder / TRACE_TAR, plans.ranks
@@ -35,7 +35,7 @@ class PerfettoTar:
         _add(self._archive, MANIFEST, len(manifest), io.BytesIO(manifest))
 
     def rank_writer(self, plan: RankPlan) -> None:
-        """None: no event is read again."""
+        """Returns None: no event is read again."""
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
         """Packs the rank's trace.
@@ -54,7 +54,7 @@ def _member(plan: RankPlan) -> str:
 
 
 def _manifest(plans: list[RankPlan], attributes: Mapping[str, str | int]) -> dict[str, Any]:
-    """The first file's own times are the reference. The manifest has no drift: offsets hold at the first event."""
+    """Makes the manifest, with the first file's clock as reference. Without drift, offsets hold at the first event."""
     first = _to_common_ns(plans[0])
     files = [{"path": _member(plan), "machine": {"name": plan.title},
               **({} if plan is plans[0] else {"clocks": {
@@ -64,7 +64,7 @@ def _manifest(plans: list[RankPlan], attributes: Mapping[str, str | int]) -> dic
 
 
 def _to_common_ns(plan: RankPlan) -> int:
-    """What is added to times as the file has them."""
+    """Returns what is added to times as they are in the file."""
     at_ns = plan.survey.first_ns or 0
     return int(plan.clock.to_common(at_ns)) - at_ns + plan.survey.base_ns
 
@@ -84,7 +84,7 @@ class _Text(io.RawIOBase):
         self._held = b""
 
     def read(self, size: int = -1) -> bytes:
-        """Exactly `size` bytes."""
+        """Returns exactly `size` bytes."""
         while len(self._held) < size:
             chunk = next(self._chunks, None)
             if chunk is None:

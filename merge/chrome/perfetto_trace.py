@@ -1,6 +1,6 @@
-"""trace.fxt.gz: one trace of all ranks that Perfetto loads in half the time of JSON.
+"""Writes trace.fxt.gz: one trace of all ranks that Perfetto loads in half the time of JSON.
 
-Each rank is a gzip member, like in `chrome_json.py`. What is known of ranks beside their events is in `summary.json`.
+Each rank is a gzip member, as in `chrome_json.py`. What is known about ranks besides their events is in `summary.json`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class PerfettoTrace:
         part = self._part(plan)
         if counts.num_events:
             self._out.append(0, part, None)
-        part.unlink(missing_ok=True)  # there is none of a rank that could not be read again
+        part.unlink(missing_ok=True)  # missing for a rank that could not be read again
 
     def end(self, counts: Sequence[RankCounts]) -> None:
         self._out.finish(self._tail())
 
     def _tail(self) -> Iterator[bytes]:
-        """The counters of the job."""
+        """Yields the counters of the job."""
         plans = self._plans
         member = PerfettoMember(max((plan.rank for plan in plans.ranks), default=0) + 1)
         counters = map(encoded, counter_events(plans.drawing, plans.counters_pid, plans.origin_ns))
@@ -59,22 +59,22 @@ class PerfettoTrace:
 
 
 class PerfettoMember:
-    """Makes a gzip member of records out of events as JSON.
+    """Makes a gzip member of records from events as JSON.
 
     Args:
-        rank: Whose they are.
+        rank: The rank of the events.
     """
 
     def __init__(self, rank: int) -> None:
         self._records = FuchsiaRecords(rank + 1)
 
     def add(self, text: bytes | memoryview) -> bytes:
-        """Nothing can be written before all events are known."""
+        """Adds events; nothing can be written before all are known."""
         if text != BETWEEN:
             self._records.add(text)
         return b""
 
     def end(self) -> bytes:
-        """All of it."""
+        """Returns all of it."""
         member = GzipMember()
         return b"".join([*map(member.add, self._records.records()), member.end()])

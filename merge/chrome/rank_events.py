@@ -1,4 +1,4 @@
-"""Decides what becomes of each event of a rank: whether it stays, its thread, its times, its arrow."""
+"""Decides what happens to each event of a rank: whether it is kept, its thread, its times, its arrow."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SENTENCES = {
     "num_moved": ("event", "moved to the beginning: at least a day before all others"),
     "num_repaired": ("event", "repaired: not JSON that every viewer can read"),
 }
-"""What `distprof merge` prints of a count that is not 0: of what, and what became of it."""
+"""Count -> what `distprof merge` prints if it is not 0: what was counted, and what happened to it."""
 IDS_PER_RANK = 1 << 32
-"""Flow and async ids of a rank: with fewer than 2^20 ranks they are below those of arrows between ranks."""
+"""Number of flow and async ids per rank: with fewer than 2^20 ranks, all are below those of arrows between ranks."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RankCounts:
-    """How many events of a rank were read, written, changed and left out; `SENTENCES` has more on some."""
+    """How many events of a rank were read, written, changed and left out; `SENTENCES` explains some of the counts."""
 
     rank: int
     num_slices: int = 0
@@ -48,7 +48,7 @@ class RankCounts:
     num_read: int = 0
     """Events of the rank's own trace, metadata included."""
     num_bytes: int = 0
-    """Text of it, decompressed."""
+    """Bytes of its decompressed text."""
     num_moved: int = 0
     num_side: int = 0
     num_cut: int = 0
@@ -59,62 +59,62 @@ class RankCounts:
     num_without_duration: int = 0
     num_negative: int = 0
     lost: str = ""
-    """Why nothing was written, where the file could not be read again."""
+    """Why nothing was written, if the file could not be read again."""
     losses: Losses = field(default_factory=Losses)
     metadata: dict[str, Any] = field(default_factory=dict)
     """Top-level keys of the rank's file except the events."""
     parts: Parts | None = None
-    """What the worker has uploaded of the rank's trace, where it does so itself."""
+    """What the worker uploaded of the rank's trace, if it does so itself."""
     objects: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Files of the rank that it has uploaded, likewise: their parts, by name."""
+    """Files of the rank that the worker uploaded: name -> their parts."""
 
     @property
     def num_repaired(self) -> int:
-        """Events that were no strict JSON."""
+        """Number of events that were not strict JSON."""
         return self.losses.repaired_events
 
 
 class OtherThreadsError(Exception):
-    """The second pass met a thread that the survey did not."""
+    """The second pass found a thread that the survey had not found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedEvents:
-    """Events of a rank in the order of its trace, with what was decided: arrays have a value an event.
+    """Events of a rank in the order of its trace, with decisions; arrays have a value per event.
 
     Valid until the next ones come.
     """
 
     text: Text
     scanner: Scanner
-    """Its columns are the events as the trace has them."""
+    """The scanner, whose columns are the events as the trace has them."""
     keep: Array
-    """uint8: 0 for what is left out, 2 for slices that lose their arrow."""
+    """uint8: 0 for events that are left out, 2 for slices that lose their arrow."""
     pid: Integers
     """int64, unique in the merged trace; likewise `tid`."""
     tid: Integers
     start_ns: Integers
     """int64, on the common clock."""
     duration_ns: Integers
-    """int64, `NONE` where there is none."""
+    """int64, `NONE` if there is none."""
     shown_start_ns: Integers
-    """int64, counted from the origin; what begins before it begins at 0."""
+    """int64, relative to the origin; what begins earlier begins at 0."""
     shown_duration_ns: Integers
-    """int64, `NONE` where it is as the trace has it."""
+    """int64, `NONE` if it is as in the trace."""
     links: Integers
-    """int64: ids for arrows whose id an arrow before had, else `NONE`."""
+    """int64: new ids for arrows whose id an earlier arrow had, else `NONE`."""
     first_id: int
     """Added to the ids of the rank."""
 
     def json(self) -> memoryview:
-        """The events that stay as JSON, joined by a comma and a newline; bytes that do not change are copied."""
+        """Returns the kept events as JSON, joined by a comma and a newline; unchanged bytes are copied."""
         return self.scanner.rewrite(
             self.text, keep=self.keep, pid=self.pid, tid=self.tid, ts_ns=self.shown_start_ns, first_id=self.first_id,
             dur_ns=self.shown_duration_ns, links=self.links)
 
 
 class RankEvents:
-    """Decides scan after scan; one pass over a rank's trace."""
+    """Decides on events scan by scan, during one pass over a rank's trace."""
 
     def __init__(self, plan: RankPlan, scanner: Scanner, counts: RankCounts) -> None:
         self.plan, self.scanner, self.counts = plan, scanner, counts
@@ -130,7 +130,7 @@ class RankEvents:
 
     @property
     def threads(self) -> list[tuple[str, str, str]]:
-        """Process, thread and its name as the trace has them, by thread number of the scanner."""
+        """Process, thread and its name as in the trace, by thread number of the scanner."""
         return [(pid, tid, self.lanes.thread_names.get((pid, tid), "")) for pid, tid in self._raw]
 
     @property
@@ -140,7 +140,7 @@ class RankEvents:
         return self.plan.clock.to_common(starts), self.plan.clock.to_common(ends), numbers
 
     def step_slices(self) -> Iterator[DrawnSlice]:
-        """Slices to be drawn for the steps that distprof recorded; those of torch.profiler are in its trace."""
+        """Yields slices to draw for steps that distprof recorded; those of torch.profiler are already in its trace."""
         plan, survey = self.plan, self.plan.survey
         if survey.steps or survey.first_ns is None or survey.last_ns is None:
             return
@@ -152,10 +152,10 @@ class RankEvents:
                 yield DrawnSlice(f"step {number}", int(plan.clock.to_common(start)), int(plan.clock.to_common(end)))
 
     def decide(self, text: Text) -> DecidedEvents:
-        """What becomes of the events of the last scan of `text`.
+        """Decides on the events of the last scan of `text`.
 
         Raises:
-            OtherThreadsError: One is on a thread that the survey did not meet.
+            OtherThreadsError: One is on a thread that the survey had not found.
         """
         scanner, counts = self.scanner, self.counts
         if len(scanner.threads) > len(self._raw):
@@ -181,7 +181,7 @@ class RankEvents:
         return decided
 
     def _kept(self, phase: Array, is_meta: Flags, is_slice: Flags) -> Any:
-        """uint8 a row: 1 for what is written, 2 for slices that lose their arrow."""
+        """Returns per row (uint8) 1 for what is written, 2 for slices that lose their arrow, 0 for the others."""
         scanner, counts, layout = self.scanner, self.counts, self.plan.survey.layout
         lost = timeless(scanner)
         counts.num_bad_times += int(np.count_nonzero(lost))
@@ -204,14 +204,14 @@ class RankEvents:
         return keep
 
     def _times(self, raw_ts: Integers, raw_dur: Integers, is_slice: Flags) -> tuple[Integers, Integers]:
-        """Start on the common clock, and duration: the column itself where all of it stays."""
+        """Returns starts on the common clock, and durations: the original column if none changes."""
         clock, base_ns, layout = self.plan.clock, self.plan.survey.base_ns, self.plan.survey.layout
         own = np.where(raw_ts == NONE, 0, raw_ts)
         rows, moved = self._mine(layout.moved_rows, layout.moved_ns)
         own[rows] = moved
         own += base_ns
         start_ns = clock.to_common(own)
-        dur_ns, bad = raw_dur, is_slice & (raw_dur < 0)  # where there is none too
+        dur_ns, bad = raw_dur, is_slice & (raw_dur < 0)  # includes missing durations
         rows, cut = self._mine(layout.cut_rows, layout.cut_ns)
         if len(rows) or bad.any():
             self.counts.num_without_duration += int(np.count_nonzero(bad & (raw_dur == NONE)))
@@ -223,7 +223,8 @@ class RankEvents:
         return start_ns, dur_ns
 
     def _seen(self, start_ns: Integers, dur_ns: Integers, counts: Flags, is_slice: Flags) -> tuple[Integers, Integers]:
-        """Start behind the origin, and duration: what lies before it is moved onto it, and nests as it did."""
+        """Returns starts relative to the origin, and durations; earlier events are moved onto it, and nest as before.
+        """
         ts_ns = start_ns - self.plan.origin_ns
         early = ts_ns < 0
         if not early.any():
@@ -232,7 +233,7 @@ class RankEvents:
         return np.maximum(ts_ns, 0), np.where(early & is_slice, np.maximum(ts_ns + dur_ns, 0), dur_ns)
 
     def _links(self, first_id: int) -> Integers:
-        """New ids for arrows whose id an arrow before had."""
+        """Returns new ids for arrows whose id an earlier arrow had."""
         rows, ids = self._mine(self.plan.survey.layout.reused_rows, self.plan.survey.layout.reused_ids)
         if not len(rows):
             return self._nothing()
@@ -241,11 +242,11 @@ class RankEvents:
         return links
 
     def _nothing(self) -> Integers:
-        """`NONE` for each row."""
+        """Returns `NONE` for each row."""
         return self._none[:self.scanner.num_rows]
 
     def _mine(self, rows: Integers, values: Integers | None = None) -> Any:
-        """Those of the file's rows that are in this scan, as places in it; and the values beside them."""
+        """Returns those of the file's rows that are in this scan, as indices in it; and the values beside them."""
         first, last = np.searchsorted(rows, (self._row, self._row + self.scanner.num_rows))
         places = rows[first:last] - self._row
         return places if values is None else (places, values[first:last])
@@ -259,7 +260,7 @@ class RankEvents:
         return self._pids.take(threads), self._tids.take(threads)
 
     def _move(self, tid: Integers) -> None:
-        """Puts overlapping slices, and the arrows that begin or end with them, into lanes of their own."""
+        """Moves overlapping slices, and the arrows that begin or end with them, to extra lanes."""
         threads = self.scanner.column("thread")
         rows, lanes = self._mine(self.plan.survey.layout.side_rows, self.plan.survey.layout.side_lanes)
         for row, lane in zip(rows.tolist(), lanes.tolist(), strict=True):
@@ -268,7 +269,7 @@ class RankEvents:
 
 
 def lanes_of(plan: RankPlan) -> Lanes:
-    """Names that the trace gives to its processes and threads."""
+    """Makes the lanes of a rank, with the names that the trace gives to its processes and threads."""
     lanes = Lanes(rank=plan.rank, title=plan.title, numbers=plan.numbers)
     for meta in plan.survey.meta:
         if meta.kind == "process_labels":

@@ -1,4 +1,4 @@
-"""What is decided about the ranks of a merged trace before their events are read for the second time."""
+"""Defines what is decided about the ranks of a merged trace before their events are read for the second time."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ class RankPlan:
     trace: TraceFile
     rank: int
     title: str
-    """`rank 3 | tp1 dp1 | host7`."""
+    """Like `rank 3 | tp1 dp1 | host7`."""
     survey: Survey
     clock: RankClock
     origin_ns: int
-    """The instant of the common clock that becomes 0."""
+    """The time on the common clock that becomes 0."""
     tags: dict[str, int]
     steps: Steps
     numbers: int = NUMBERS_PER_RANK
     selection: EventSelection = ALL
     table_metadata: dict[str, str] = field(default_factory=dict)
     collectives: Iterable[DrawnCollective] = ()
-    """What is drawn of communication: given where the rank is written, since it takes its room."""
+    """What is drawn of communication; only set where the rank is written, because it takes memory."""
     tensors: list[DrawnTensor] = field(default_factory=list)
     draws_memory: bool = False
-    """True where counters of the allocators are drawn."""
+    """True if counters of the allocators are drawn."""
     draws_queues: bool = False
-    """True where counters of the queues of devices are drawn."""
+    """True if counters of the queues of devices are drawn."""
     traced_steps: Sequence[tuple[int, int, int]] | None = None
-    """Start, end and number of those in the timeline, likewise; None where the timeline itself marks its steps."""
+    """Start, end and number of the steps in the timeline; None if the timeline itself marks its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
-    """All ranks that are written, and the instant that becomes 0."""
+    """All ranks that are written, and the time that becomes 0."""
 
     ranks: list[RankPlan]
     origin_ns: int
     remarks: list[str]
     drawing: Drawing | None
-    """Of communication; None where nothing is drawn of it."""
+    """Drawing of communication; None if none is drawn."""
     counters_pid: int
-    """Of the process that has the counters of the whole job."""
+    """Pid of the process with the counters of the whole job."""
 
     def whole(self, plan: RankPlan) -> RankPlan:
-        """A plan with what is drawn of its rank."""
+        """Returns a plan with the drawing of its rank."""
         return plan if self.drawing is None else replace(plan, collectives=self.drawing.of_rank(plan.rank))

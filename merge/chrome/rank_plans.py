@@ -1,4 +1,4 @@
-"""Plans the second pass: out of the surveys of all ranks, the origin of time, and what of each rank is shown."""
+"""Plans the second pass from the surveys of all ranks: the origin of time, and what of each rank is shown."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from distprof.merge.cost.measured_parts import CollectivePieces
 
 MOST_NUMBERS = 1 << 31
-"""Perfetto keeps 32 bits of a pid or tid, with a sign."""
+"""Perfetto keeps 32 bits of a pid or tid, including a sign."""
 
 
 def plan_ranks(run: Run, clock: Clock, read: list[RankSurvey], options: MergeOptions,
                collectives: CollectivePieces | None = None, recorded: pl.DataFrame | None = None,
                allocations: pl.DataFrame | None = None, chain: pl.DataFrame | None = None) -> Plans:
-    """Brings all ranks to one clock and decides what of each is written.
+    """Aligns the clocks of all ranks and decides what of each is written.
 
-    Args are those of `merge_traces`; `recorded` are its `steps`.
+    The arguments are those of `merge_traces`; `recorded` is its `steps`.
 
     Raises:
         DataError: A trace has more threads than there are numbers.
-        UsageError: The options ask for steps that are not there, or for a size in which nothing fits.
+        UsageError: The options ask for steps that do not exist, or for a size in which nothing fits.
     """
     _check(options)
     clocks = {one.rank.number: clock.line(one.rank.number) for one in read}
@@ -96,7 +96,7 @@ def _traced_steps(rank: Rank, recorded: pl.DataFrame | None) -> Sequence[tuple[i
 
 
 def _numbers(read: list[RankSurvey], num_drawn: int) -> int:
-    """How many pids and tids are set aside for each rank."""
+    """Returns the number of pids and tids reserved for each rank."""
     most = num_drawn + max((one.survey.num_numbers for one in read), default=0)
     needed = 1 << (most - 1).bit_length()
     highest = max((one.rank.number for one in read), default=0)
@@ -113,7 +113,7 @@ def _title(rank: Rank, name: str) -> str:
 
 def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], selections: Mapping[int, EventSelection],
                   clocks: Mapping[int, RankClock]) -> dict[int, list[DrawnTensor]]:
-    """Tensors by rank."""
+    """Returns the drawn tensors by rank."""
     if allocations is None:
         return {}
     from distprof.merge.chrome.drawing.device import draw_tensors
@@ -127,10 +127,10 @@ def drawn_tensors(allocations: pl.DataFrame | None, chosen: list[RankSurvey], se
 
 
 def traced(collectives: CollectivePieces | None, recorded: pl.DataFrame | None) -> CollectivePieces | None:
-    """Collectives up to the arrivals pass, in which there is no timeline beside which they could be drawn."""
+    """Returns collectives before the arrivals pass, in which there is no timeline beside which they could be drawn."""
     if collectives is None or recorded is None:
         return collectives
-    import polars as pl  # takes its time: not where there are no collectives
+    import polars as pl  # takes a while: not imported if there are no collectives
 
     first = recorded.filter(pl.col("pass") == ARRIVALS)["step"].min()
     return collectives if first is None else collectives.where(
@@ -140,7 +140,7 @@ def traced(collectives: CollectivePieces | None, recorded: pl.DataFrame | None) 
 def drawn_communication(clock: Clock, collectives: CollectivePieces | None, chain: pl.DataFrame | None,
                         selections: Mapping[int, EventSelection], steps: Mapping[int, Steps],
                         origin_ns: int) -> Drawing | None:
-    """What is drawn of communication and chains; it is in the category of what the merge draws."""
+    """Draws communication and critical paths, unless the category of what the merge adds is excluded."""
     if (collectives is None and chain is None) or any(
             one.categories is not None and DRAWN not in one.categories for one in selections.values()):
         return None

@@ -43,24 +43,24 @@ class Readings:
 
 
 class RankSurveys:
-    """Reads every trace that the options ask for, in workers that begin at once; the second pass uses them too."""
+    """Reads every trace that the options select, in workers that start at once; the second pass uses them, too."""
 
     def __init__(self, run: Run, options: MergeOptions, folder: Path | None = None,
                  workers: Workers = BUILT_IN) -> None:
-        """Begins.
+        """Starts reading.
 
         Args:
-            run: Whose ranks are surveyed.
-            options: Say which.
-            folder: For temporary files; without one all that surveys find is held in memory.
-            workers: Who does it.
+            run: The run whose ranks are surveyed.
+            options: Select the ranks.
+            folder: For temporary files; None: everything that surveys find is kept in memory.
+            workers: The workers that do it.
 
         Raises:
             DataError: There are no such workers.
-            UsageError: The options ask for ranks that are not there.
+            UsageError: The options ask for ranks that do not exist.
         """
         self._traces = _traces(run, options)
-        if workers.scheduler is not None:  # workers are in other folders
+        if workers.scheduler is not None:  # workers have other working directories
             self._traces = [(rank, replace(trace, path=trace.path.absolute())) for rank, trace in self._traces]
         self._folder = folder
         work = None if folder is None else make_work_folder(folder)
@@ -82,7 +82,7 @@ class RankSurveys:
         self.pool.abandon()
 
     def read(self, progress: Progress = lambda _: None) -> Readings:
-        """Waits for all of it."""
+        """Waits for all surveys."""
         found, problems = list[RankSurvey](), list[TraceDamaged]()
         for done, ((rank, trace), survey) in giving_back(enumerate(zip(self._traces, self._found, strict=True), 1)):
             progress(done / len(self._traces))
@@ -94,17 +94,17 @@ class RankSurveys:
         return Readings(ranks=found, problems=problems)
 
     def sent(self, survey: Survey) -> Survey:
-        """The survey as a worker can use it: with all that is in it, where the worker does not see its file."""
+        """Returns the survey in a form that a worker can use: complete if the worker cannot access its file."""
         return survey if self.pool.shares_folder else survey.whole()
 
     def in_order(self, work: Callable[..., Result], items: Iterable[tuple[str, Sequence[Any]]],
                  wants_spares: Callable[[], bool] | None = None) -> Iterator[Result]:
-        """What the same workers return for each item, a name and its arguments.
+        """Yields what the same workers return for each item, a name and its arguments.
 
         Args:
             work: What they do.
-            items: In this order.
-            wants_spares: Is asked for each item whether files are needed that its worker holds in reserve.
+            items: The items, in the order of the results.
+            wants_spares: Called for each item: returns whether files are needed that its worker holds in reserve.
         """
         if wants_spares is not None:
             self.pool.wants_spares, self.pool.batch = wants_spares, 1
@@ -133,7 +133,7 @@ def _survey(rank: int, trace: TraceFile, work: Path | None) -> Survey | DataErro
 
 
 def damages(rank: int, trace: TraceFile, survey: Survey) -> Iterator[TraceDamaged]:
-    """What is lost of a trace."""
+    """Yields what is lost of a trace."""
     yield from damages_of(rank, trace, survey.damage, survey.losses, survey.num_events)
     if survey.bad_times:
         yield TraceDamaged(rank=rank, file=trace.name, what="events", num_events=survey.bad_times)

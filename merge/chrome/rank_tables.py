@@ -1,4 +1,4 @@
-"""A folder of a merge with a table of each rank, which workers write there or put elsewhere themselves."""
+"""Writes a folder of a merge with a table of each rank, which workers write there or store elsewhere themselves."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class RankTables:
-    """What an `Output` of such tables does, but for `rank_writer`."""
+    """Implements an `Output` of such tables, except for `rank_writer`."""
 
     def __init__(self, folder: Path, name: str, objects: WholeObjects | None) -> None:
         """Writes nothing yet.
 
         Args:
-            folder: Of the merge.
-            name: Of the folder in it.
-            objects: Where workers put the tables; None: in the folder.
+            folder: Folder of the merge.
+            name: Name of the folder in it.
+            objects: Where workers store the tables; None: in the folder.
         """
         self._merge, self._name, self._objects = folder, name, objects
 
@@ -33,24 +33,24 @@ class RankTables:
         self._work = make_work_folder(self._merge)
 
     def where(self, plan: RankPlan) -> tuple[Path, Path, Place | None]:
-        """Path of the table of a rank, the folder that it is made in, and the place where it is put instead."""
+        """Returns the path of a rank's table, the folder where it is made, and the place where it is stored instead."""
         name = self._file(plan)
         return self._merge / name, self._work, None if self._objects is None else self._objects.place(name)
 
     def add(self, plan: RankPlan, counts: RankCounts) -> None:
-        """The table is whole already; elsewhere it has to be made to be there."""
+        """Registers a table that was stored elsewhere; in a folder it is already complete."""
         if self._objects is not None and (tags := counts.objects.get(self._file(plan))) is not None:
             self._objects.add(self._file(plan), tags)
 
     def end(self, counts: Sequence[RankCounts]) -> None:
-        """All tables are."""
+        """Does nothing: all tables are complete."""
 
     def _file(self, plan: RankPlan) -> str:
         return f"{self._name}/rank{plan.rank:05d}.parquet"
 
 
 def keep_table(attempt: Attempt, place: Place | None, counts: RankCounts) -> None:
-    """Gives a file that is whole its name, or puts it elsewhere and says so in the counts."""
+    """Gives a finished file its name, or stores it elsewhere and notes that in the counts."""
     if place is None:
         attempt.keep()
     else:

@@ -1,4 +1,4 @@
-"""The second pass over a rank: feeds the decided events of its trace to the writers of the format."""
+"""Makes the second pass over a rank: feeds the decided events of its trace to the writers of the format."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from distprof.merge.scan.gunzip import READ_BYTES
 
 
 def write_rank(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
-    """Has the events of a rank written, by all writers in one pass; without a writer nothing is read.
+    """Writes the events of a rank with all writers in one pass; without a writer nothing is read.
 
-    Where the file cannot be read any more, since the survey, nothing is written, and the counts say why.
+    If the file can no longer be read, nothing is written, and the counts say why.
 
     Raises:
-        DataError: The file is no Chrome trace.
+        DataError: The file is not a Chrome trace.
     """
     if not writers:
         return RankCounts(rank=plan.rank)
@@ -58,7 +58,7 @@ def _written(plan: RankPlan, writers: Sequence[RankWriter]) -> RankCounts:
             return counts
     except OtherThreadsError:
         pass
-    # the survey skims: damage within args made it read other events
+    # the survey skims: because of damage within args it read other events
     return _write(replace(plan, survey=survey_trace(
         plan.trace, plan.selection, base_ns=plan.survey.base_ns, strict=True, folder=plan.survey.folder)), writers)
 

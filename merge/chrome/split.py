@@ -25,23 +25,23 @@ from distprof.merge.scan.scanned_columns import thread_of
 from distprof.merge.scan.trace_file import TraceFile
 
 PREFIX = re.compile(r"\[([^\]]{1,64})\] ?")
-"""`[TP00-DP01] 2848`: SGLang puts the rank in front of pids."""
+"""Matches `[TP00-DP01] 2848`: SGLang puts the rank before pids."""
 NAMED = re.compile(r"\brank[ _:=-]?(\d{1,7})\b", re.IGNORECASE)
-"""`rank 3 | gpu 0`: distprof, and others, put it into names of processes."""
+"""Matches `rank 3 | gpu 0`: distprof and others put the rank into names of processes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Parts:
-    """Whose events are whose."""
+    """Which events belong to which rank."""
 
     ranks: Mapping[str, int]
-    """Pid as the trace has it -> rank."""
+    """Pid as in the trace -> rank."""
     num_events: dict[int, int] = field(default_factory=dict)
-    """By rank."""
+    """Rank -> number of events."""
     num_left_out: int = 0
-    """Events of processes of which nothing tells the rank."""
+    """Events of processes whose rank is unknown."""
     problems: Sequence[TraceDamaged] = ()
-    """What is lost of the trace, as if it were of rank 0."""
+    """What is lost of the trace, reported as if it were rank 0."""
 
 
 def split(trace: TraceFile, out: Path, *, first_rank: int | None = None) -> Parts:
@@ -49,11 +49,11 @@ def split(trace: TraceFile, out: Path, *, first_rank: int | None = None) -> Part
 
     Args:
         trace: The merged trace.
-        out: A folder that is new or empty; with `first_rank` others may be in it, which this one joins.
-        first_rank: Added to the ranks, for one of several traces of a job, like one of each host.
+        out: A folder that is new or empty; with `first_rank` it may contain other ranks, which these join.
+        first_rank: Added to the ranks, if there are several traces of a job, like one per host.
 
     Raises:
-        DataError: It is no trace, or nothing in it tells the ranks of its processes.
+        DataError: It is not a trace, or nothing in it shows the ranks of its processes.
         OutputError: The folder has files.
     """
     survey = survey_trace(trace)
@@ -88,7 +88,7 @@ def _ranks(survey: Survey) -> dict[str, int]:
 
 
 def _ranks_of(names: list[str]) -> list[int]:
-    """By the rank in a name, else by its place in the mesh, else in order."""
+    """Returns the ranks in names, else ranks by the mesh coordinates in them, else in their order."""
     paths = [PurePosixPath(name) for name in names]
     ranks = [rank for path in paths if (rank := rank_in(path)) is not None]
     if len({*ranks}) == len(names):
@@ -119,7 +119,7 @@ def _write(trace: TraceFile, survey: Survey, parts: Parts, out: Path, world_size
 
 
 def _append(out: Path, rank: int, text: bytes) -> None:
-    """As a member of its own: there may be more ranks than a process can have files open."""
+    """Appends a gzip member: there may be more ranks than files that a process can have open."""
     with (out / _name(rank)).open("ab") as file:
         file.write(igzip.compress(text, 1))
 
@@ -129,7 +129,7 @@ def _name(rank: int) -> str:
 
 
 def _head(metadata: Mapping[str, Any], rank: int, world_size: int | None) -> dict[str, Any]:
-    """Keys beside the events, as the trace of the rank had them."""
+    """Returns the keys beside the events as in the original trace of the rank."""
     found = {key: value for key, value in metadata.items() if key not in ("traceEvents", "metadata")}
     ours = metadata.get("metadata")
     about = ours.get("distprof") if isinstance(ours, dict) else None

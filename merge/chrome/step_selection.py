@@ -1,4 +1,4 @@
-"""What is written of each rank: the steps and the time that a user asks for, and what fits into `--max-size`."""
+"""Selects what is written of each rank: the steps and times that a user asks for, and what fits into `--max-size`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Steps = tuple[Any, Any, Any]
 
 
 def step_times(one: RankSurvey, recorded: pl.DataFrame | None) -> Steps:
-    """Those distprof recorded, else those that torch.profiler marked."""
+    """Returns the steps that distprof recorded, else those that torch.profiler marked."""
     if recorded is not None and one.rank.has(STEPS):
         mine = recorded.filter(recorded["rank"] == one.rank.number).sort("start_ns")
         return mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), mine["step"].to_numpy()
@@ -41,8 +41,12 @@ def step_times(one: RankSurvey, recorded: pl.DataFrame | None) -> Steps:
 
 
 def wanted_steps(spans: NumberRanges | None, steps: Mapping[int, Steps],
-            choice: WithinBudget | None) -> dict[int, list[tuple[int, int]]]:
-    """Rank -> spans of the steps that are written; empty where all of the time is."""
+                 choice: WithinBudget | None) -> dict[int, list[tuple[int, int]]]:
+    """Returns rank -> spans of the steps that are written; empty if all of the time is.
+
+    Raises:
+        UsageError: No rank has a step that is in `spans` and in `choice`.
+    """
     chosen = choice.steps if choice is not None else None
     if spans is None and chosen is None:
         return {}
@@ -59,13 +63,13 @@ def wanted_steps(spans: NumberRanges | None, steps: Mapping[int, Steps],
 
 def selection_of(options: MergeOptions, steps: list[tuple[int, int]] | None, clock: RankClock,
                  first_ns: int) -> EventSelection:
-    """The events of a rank that are written.
+    """Returns the selection of events of a rank that are written.
 
     Args:
-        options: What is asked for.
-        steps: Spans of the steps that are written; None for all of the time.
-        clock: Of the rank.
-        first_ns: Begin of the trace, on the common clock.
+        options: What is requested.
+        steps: Spans of the steps that are written; None: all of the time.
+        clock: Clock of the rank.
+        first_ns: Start of the merged trace, on the common clock.
     """
     windows = steps
     if options.window_ns is not None:
@@ -79,7 +83,11 @@ def selection_of(options: MergeOptions, steps: list[tuple[int, int]] | None, clo
 
 def fitting(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOptions,
             collectives: CollectivePieces | None) -> tuple[WithinBudget | None, list[str]]:
-    """Ranks and steps that fit into --max-size; None where all do."""
+    """Returns the ranks and steps that fit into --max-size, None if all do; and remarks.
+
+    Raises:
+        UsageError: Not even one step of a rank fits.
+    """
     rows = Counter[int]()
     for piece in collectives or ():
         rows.update(dict(piece["rank"].value_counts().iter_rows()))
@@ -123,22 +131,22 @@ def _shares(survey: Survey, steps: Steps) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithinBudget:
-    """What fits."""
+    """What fits into the budget."""
 
     ranks: Mapping[int, str]
-    """Rank -> why it is in, most important first."""
+    """Rank -> why it is included, most important first."""
     steps: Mapping[int, str] | None
-    """Step -> why it is in; None: all of them."""
+    """Step -> why it is included; None: all of them."""
     left_out: tuple[int, ...]
-    """Ranks that are not in."""
+    """Ranks that are not included."""
 
 
 def by_importance(slowness: Mapping[int, float], late: int | None) -> dict[int, str]:
-    """Ranks by importance: the slowest, the late one, the one in the middle, the fastest, then the rest.
+    """Sorts ranks by importance: the slowest, the late one, the median, the fastest, then the rest.
 
     Args:
-        slowness: Rank -> any measure of its time, equal measures for all ranks where nothing is known.
-        late: The rank that came last into most collectives, if that is known.
+        slowness: Rank -> any measure of its time; equal for all ranks if nothing is known.
+        late: The rank that came last into most collectives, if known.
     """
     by_time = sorted(slowness, key=lambda rank: (-slowness[rank], rank))
     known = len(set(slowness.values())) > 1
@@ -153,13 +161,13 @@ def by_importance(slowness: Mapping[int, float], late: int | None) -> dict[int, 
 
 def within_budget(sizes: Mapping[int, int], order: Mapping[int, str],
                   steps: Mapping[int, Sequence[tuple[int, float]]], max_bytes: int) -> WithinBudget:
-    """Chooses ranks while they fit; where the first ones do not fit whole, steps of them.
+    """Chooses ranks while they fit; if the first ones do not fit completely, steps of them.
 
     Args:
         sizes: Rank -> bytes of its trace.
-        order: Ranks, most important first, and why.
+        order: Rank -> why it matters, most important first.
         steps: Rank -> its steps, each a number and the share of the trace's time that it takes.
-        max_bytes: For all of it.
+        max_bytes: Limit for the total.
     """
     ranks: dict[int, str] = {}
     left = max_bytes
@@ -174,7 +182,7 @@ def within_budget(sizes: Mapping[int, int], order: Mapping[int, str],
 
 def _fit_steps(sizes: Mapping[int, int], ranks: dict[int, str], steps: Mapping[int, Sequence[tuple[int, float]]],
                max_bytes: int) -> WithinBudget:
-    """Steps of the most important ranks: the longest, the one in the middle, then others while they fit."""
+    """Chooses steps of the most important ranks: the longest, the median, then others while they fit."""
     ranks = {rank: why for rank, why in ranks.items() if steps.get(rank)}
     while ranks:
         cost: dict[int, float] = {}

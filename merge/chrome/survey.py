@@ -1,4 +1,4 @@
-"""The first pass over a rank's trace: finds what has to be known before its first event is written."""
+"""Makes the first pass over a rank's trace, which finds what must be known before its first event is written."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from distprof.merge.scan.trace_file import TraceFile
 ALL = EventSelection()
 NO_LAYOUT = Layout()
 SHORTEST = 7
-"""Bytes of an event with anything in it, at least."""
+"""Minimum number of bytes of an event that is not empty."""
 NAMES_OF = {"process_name": "name", "process_labels": "labels", "process_sort_index": "sort_index",
             "thread_name": "name", "thread_sort_index": "sort_index"}
-"""Metadata events that the merge writes anew, and which of their arguments counts."""
+"""Metadata events that the merge writes anew, and the argument that matters."""
 ALLOCATION = b"[memory]"
-"""Name of what torch.profiler writes of an allocator."""
+"""Name of torch.profiler's events of an allocator."""
 UNUSUAL = re.compile(rb"\\u|[0-9]{19}")
-"""In JSON that decoders take to mean different things: escaped surrogates and large integers."""
+"""Matches JSON that decoders interpret differently: escaped surrogates and large integers."""
 
 
 _PREFIXED = re.compile(r"\[[^\]]{1,64}\] ?\d")
-"""`[TP00-DP01] 2848`: of a trace that a tool merged."""
+"""Matches `[TP00-DP01] 2848`, from a trace that a tool merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,11 @@ class NamingEvent:
     """A metadata event that names a process or thread."""
 
     kind: str
-    """One of `NAMES_OF`."""
+    """A key of `NAMES_OF`."""
     pid: str
     tid: str
     value: Any
-    """Of the argument that counts; None where it is not there."""
+    """Value of the argument that matters; None if it is missing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Survey:
     base_ns: int = 0
     """Added to every time of the file."""
     first_ns: int | None = None
-    """First event, base included; events that lie a day or more before all others do not count."""
+    """Time of the first event, base included; events a day or more before all others do not count."""
     last_ns: int | None = None
     threads: list[tuple[str, str]] = field(default_factory=list)
     """Process and thread as the file names them, JSON text, in order of appearance."""
@@ -81,27 +81,27 @@ class Survey:
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     """Steps that torch.profiler marked: name, start, end; base included."""
     has_several: bool = False
-    """Several ranks are in it, as processes or their numbers say: another tool has merged them."""
+    """True if its processes or their numbers show that it has several ranks, because another tool merged them."""
     num_allocations: int = 0
-    """Events of the allocator, frees included; not more than there are."""
+    """Upper bound on the events of the allocator, including frees."""
     layout: Layout = field(default_factory=Layout)
     """Which events cannot stay as they are."""
     num_numbers: int = 0
-    """Processes and threads that it needs numbers for, at most."""
+    """Upper bound on the processes and threads that need numbers."""
     folder: Path | None = None
     """For temporary files, if it has to be made again."""
     laid_down: Path | None = None
-    """File with threads, meta and layout, which are empty here: only the second pass needs them."""
+    """File with threads, meta and layout, which are empty here because only the second pass needs them."""
 
     def laid_in(self, path: Path) -> Survey:
-        """The same survey with all that only the second pass needs in a file: surveys of all ranks are held at once."""
+        """Moves what only the second pass needs to a file, because the surveys of all ranks are in memory at once."""
         attempt = Attempt(path, path.parent)
         pickle.dump((self.threads, self.meta, self.layout), attempt.file, pickle.HIGHEST_PROTOCOL)
         attempt.keep()
         return replace(self, metadata={}, threads=[], meta=[], layout=NO_LAYOUT, laid_down=path)
 
     def whole(self) -> Survey:
-        """The survey with what lies in its file."""
+        """Returns the survey including what is in its file."""
         if self.laid_down is None:
             return self
         threads, meta, layout = pickle.loads(self.laid_down.read_bytes())
@@ -113,14 +113,14 @@ def survey_trace(trace: TraceFile, selection: EventSelection = ALL, *, base_ns: 
     """Reads a trace once.
 
     Args:
-        trace: Where it lies.
+        trace: The trace.
         selection: What of it will be written.
-        base_ns: Added to its times before events are selected; as an earlier survey found it.
-        strict: Looks into `args` too, where damage may hide.
-        folder: For temporary files, where the trace is long.
+        base_ns: Added to its times before events are selected; as found by an earlier survey.
+        strict: Whether to read `args` as well, where damage may hide.
+        folder: For temporary files, if the trace is long.
 
     Raises:
-        DataError: It is no Chrome trace.
+        DataError: It is not a Chrome trace.
     """
     scanner = ENGINE.new_scanner(skims=not strict)
     if folder is not None and not folder.is_dir():  # it is on another host
@@ -161,7 +161,7 @@ def _read(file: ChromeFile, survey: Survey, rows: LayoutFinder) -> None:
 
 
 class _MetaEvent(msgspec.Struct):
-    """What is read of a metadata event."""
+    """The fields of a metadata event that are read."""
 
     name: Any = None
     pid: Any = ""
@@ -178,7 +178,7 @@ def _meta(scanner: Scanner, text: Text, rows: Integers) -> Iterator[NamingEvent]
         if event is None or not isinstance(event.name, str) or not isinstance(event.args, dict):
             continue
         if event.name in NAMES_OF:
-            # there may be many: each text is kept once
+            # there may be many, so each text is kept once
             yield NamingEvent(kind=intern(event.name), pid=intern(str(event.pid)), tid=intern(str(event.tid)),
                               value=event.args.get(NAMES_OF[event.name]))
 
@@ -197,16 +197,16 @@ def _meta_event(text: bytes) -> _MetaEvent | None:
 
 
 def timeless(scanner: Scanner) -> Any:
-    """bool a row: events that no viewer takes, for want of a phase or a time; an empty one is none at all."""
+    """Returns per row (bool) the events that no viewer accepts, for lack of a phase or a time; not empty ones."""
     phase, lacks = scanner.column("phase"), scanner.column("ts_ns") == NONE
-    if phase.all():  # as nearly always
+    if phase.all():  # nearly always
         return lacks & (phase != META)
     is_empty = scanner.column("end") - scanner.column("start") < SHORTEST
     return np.where(phase == 0, ~is_empty, lacks & (phase != META))
 
 
 class _Steps:
-    """Finds the slices that torch.profiler marks steps with, and counts what its allocators do."""
+    """Finds the slices by which torch.profiler marks steps, and counts events of its allocators."""
 
     def __init__(self, scanner: Scanner) -> None:
         self.found: list[tuple[str, int, int]] = []
@@ -217,7 +217,7 @@ class _Steps:
         self._allocation: int | None = None
 
     def look(self) -> None:
-        """Through the rows of the last scan."""
+        """Examines the rows of the last scan."""
         scanner = self._scanner
         for number, name in enumerate(scanner.names.texts(self._known), self._known):
             if name.startswith(b"ProfilerStep#"):

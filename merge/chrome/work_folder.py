@@ -1,7 +1,7 @@
-"""The folder beside the files of a merge for what workers hand over: surveys, and files that are being written.
+"""The folder beside the files of a merge through which workers hand over surveys, and files that are being written.
 
-Two workers may do the same work at once, where one was taken for dead. So each attempt has a file of its own, which
-gets the name it is meant for when it is whole; once the folder is gone, nobody can add to the merge any more.
+Two workers may do the same work at once, if one was presumed dead. So each attempt has its own file, which gets its
+final name when it is complete; once the folder is gone, nobody can add to the merge any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distprof.merge.workers.carried import carried_in, carry
 
 WORK = ".work"
 LOOK_S = 1.0
-"""Between two looks whether the folder is still there."""
+"""Seconds between two checks whether the folder still exists."""
 _WATCH = """
 import os, shutil, sys
 if sys.stdin.read() != "done":
@@ -32,18 +32,18 @@ if sys.stdin.read() != "done":
         pass
     shutil.rmtree(gone, ignore_errors=True)
 """
-"""Reads to the end of its input, which comes when the merge has ended, however that was."""
+"""Removes the folder unless its input ends with "done". The input ends when the merge ends, for whatever reason."""
 
 
 def make_work_folder(folder: Path) -> Path:
-    """The folder, which may be there."""
+    """Returns the folder, which is made if it does not exist."""
     work = folder / WORK
     work.mkdir(exist_ok=True)
     return work
 
 
 def remove_work_folder(folder: Path) -> None:
-    """Removes it with all that is in it, if it is there. What still writes to it finds it under no name."""
+    """Removes the folder with its contents, if it exists. Writers that still use it no longer find it."""
     gone = folder / f"{WORK}.{os.urandom(4).hex()}"
     with suppress(FileNotFoundError):
         (folder / WORK).rename(gone)
@@ -57,7 +57,7 @@ class StillWanted:
         self._work, self._next = work, time.monotonic() + LOOK_S
 
     def look(self) -> None:
-        """Call it often.
+        """Checks that the merge still exists; must be called often.
 
         Raises:
             OSError: The folder of the merge is gone.
@@ -69,13 +69,13 @@ class StillWanted:
 
 
 class Attempt:
-    """A file that is being written, and gets its name when it is whole."""
+    """A file that is being written, and gets its name when it is complete."""
 
     def __init__(self, path: Path, work: Path) -> None:
         """Opens it.
 
         Args:
-            path: Where it belongs.
+            path: Its final path.
             work: The folder where it is until then, on the same file system.
         """
         self._path, self._temporary = path, (carried_in() or work) / f"{path.name}.{os.urandom(4).hex()}"
@@ -83,10 +83,10 @@ class Attempt:
         self.file: IO[bytes] = self._temporary.open("w+b")
 
     def keep(self, *, spare: bool = False) -> None:
-        """Closes the file and gives it its name, in place of that of another attempt.
+        """Closes the file and gives it its name, replacing that of another attempt.
 
         Args:
-            spare: The client seldom needs it.
+            spare: Whether the client seldom needs it.
         """
         self.file.close()
         self._is_kept = True
@@ -94,7 +94,7 @@ class Attempt:
             self._temporary.replace(self._path)
 
     def close(self) -> None:
-        """Closes it; one that was not kept is removed."""
+        """Closes it; if it was not kept, it is removed."""
         self.file.close()
         if not self._is_kept:
             with suppress(OSError):
@@ -103,7 +103,7 @@ class Attempt:
 
 @contextmanager
 def removed_if_killed(folder: Path) -> Iterator[None]:
-    """Has a process of its own watch this one. Workers stop within seconds where the folder is gone."""
+    """Starts a process that removes the folder if this one is killed, upon which workers stop within seconds."""
     watch = subprocess.Popen([sys.executable, "-I", "-S", "-c", _WATCH, str(folder)], stdin=subprocess.PIPE, text=True,
                              start_new_session=True)
     try:

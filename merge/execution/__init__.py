@@ -1,1 +1,1 @@
-"""Execution traces: what ran on a rank and what depended on what."""
+"""Execution traces: what ran on a rank, and its dependencies."""

@@ -1,4 +1,4 @@
-"""Which of a rank's calls and kernels are communication, and what waits for them."""
+"""Finds which calls and kernels of a rank are communication, and which operators issued them."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.match.backend_names import SEND_RECV, op_of
 
 ISSUING = ("c10d::", "_c10d_functional::")
-"""How operators begin that issue communication."""
+"""Prefixes of operators that issue communication."""
 NESTED = 8
-"""So many of them may lie in each other."""
+"""Maximum nesting depth of such operators."""
 IN_FLIGHT = 1000
-"""So many may be issued before the first is worked on."""
+"""Maximum number of operations that may be issued before the first of them runs."""
 WAITING = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor")
-"""Operators that wait for communication, and do nothing else with what it brings."""
+"""Operators that wait for communication and do nothing else with its result."""
 KERNELS = ("nccl", "rccl")
-"""In the names of their kernels, in lower case."""
+"""Substrings of the names of communication kernels, in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """The communication in a graph."""
+    """The communication of a rank in its graph, one value or row per operation."""
 
     place: Integers
-    """Of the call of the backend or of the kernel, a row of `rows`; -1 where none is known."""
+    """Place of the backend's work or of the kernel; -1 if unknown."""
     rows: pl.DataFrame
-    """Rows of the rank as `match` gives them."""
+    """Rows of the rank as `match` returns them."""
     issued_by: Integers
-    """Place of the operator that issued it; -1 where none is known."""
+    """Place of the operator that issued it; -1 if unknown."""
 
 
 def communication(graph: RankGraph, rows: pl.DataFrame) -> Communication:
-    """Finds the communication of a rank in what ran there.
+    """Finds the communication of a rank in its graph.
 
     Args:
         graph: The calls of the rank.
-        rows: Its communication, times of its own clock.
+        rows: Its communication, with times on its own clock.
     """
     place = places_of(rows, graph)
     rows = with_sizes(graph, rows, place.tolist())
     is_issuing = np.array([name.startswith(ISSUING) for name in graph.names] or [False], bool)
-    # where calls without a slice stand is not known
+    # the position of calls without a slice is unknown
     operators = np.flatnonzero(is_issuing[graph.name] & ~graph.on_device & (graph.slice >= 0))
     storages = _storages(graph, operators)
     issued_by = [_issuer(graph, operators, storages, *one) for one in
@@ -70,10 +70,10 @@ def _storages(graph: RankGraph, places: Integers) -> dict[int, set[int]]:
 
 def _issuer(graph: RankGraph, operators: Integers, storages: Mapping[int, set[int]], place: int,
             enqueue_ns: int | None, op: str) -> int:
-    """The operator around the work, else around the time of the call, else the last one before with its tensors.
+    """Returns the operator that encloses the work, else the call's time, else the last earlier one with its tensors.
 
-    Around the time of a call there may be an operator of another thread, which issues another op. Work without tensors
-    is that of the last operator before that issues such work.
+    An operator that encloses the call's time may be of another thread and issue another op. For work without tensors,
+    the third choice is the last earlier operator that issues this op.
     """
     at = int(graph.parent[place]) if place >= 0 else -1
     while at >= 0:
@@ -97,19 +97,19 @@ def _issuer(graph: RankGraph, operators: Integers, storages: Mapping[int, set[in
 
 
 def _may_issue(operator: str, op: str) -> bool:
-    """False for an operator that is named after another op."""
+    """Returns False if the operator is named after another op."""
     named = op_of(operator.rpartition(":")[2])
     return named in (None, SEND_RECV) or op in (named, *gloo_names(str(named)))
 
 
 def places_of(rows: pl.DataFrame, graph: RankGraph) -> Integers:
-    """Place of each row: of the work of a backend that begins with it, or ends with it; -1 for none.
+    """Returns the place of each row: the backend's work that begins or ends at the same time; -1 for none.
 
-    A send or receive of gloo is taken to begin with its call, and ends when the work does.
+    Times of a gloo send or receive begin with its call and end with its work.
     """
     names = [name.startswith(BACKENDS) or any(word in name.lower() for word in KERNELS) for name in graph.names]
     candidates = np.flatnonzero(np.array(names or [False], bool)[graph.name] & (graph.slice >= 0))
-    # a kernel before a range of the host at the same time
+    # prefer a kernel to a host range at the same time
     candidates = candidates[np.argsort(~graph.on_device[candidates], kind="stable")]
     ends = graph.start_ns + graph.duration_ns
     found = np.full(len(rows), -1, np.int64)
@@ -124,10 +124,10 @@ def places_of(rows: pl.DataFrame, graph: RankGraph) -> Integers:
 
 
 def tensor_uses(graph: RankGraph, found: Communication) -> Mapping[int, Sequence[Use]]:
-    """The tensors of communication, for the places that are to have them in place of their own.
+    """Returns the tensors of communication, for the places whose own tensor uses they replace.
 
-    The work of a backend on the host has those of the operator that issued it, which only hands them on. A kernel is
-    reached through its operator.
+    Host work of a backend gets the tensors of the operator that issued it, which only passes them on. A kernel depends
+    on tensors through its operator.
     """
     table, uses = graph.table, dict[int, Sequence[Use]]()
     if table is None:
@@ -149,7 +149,7 @@ def tensor_uses(graph: RankGraph, found: Communication) -> Mapping[int, Sequence
 
 
 def issuing_dependencies(graph: RankGraph, found: Communication) -> list[tuple[Integers, Integers]]:
-    """Work after the operator that issued it, and after what its thread had done by then."""
+    """Returns pairs of places: work depends on the operator that issued it, and on what its thread had done by then."""
     known = np.flatnonzero((found.place >= 0) & (found.issued_by >= 0))
     place, issuer = found.place[known], found.issued_by[known]
     last = issuer.copy()

@@ -1,7 +1,7 @@
-"""Calls in the order in which a thread can go through them: each is over before what depends on it begins.
+"""Orders the calls so that each ends before what depends on it begins, as a replay needs it.
 
-A call that others lie in works before, between and behind them. As one node, all of that would come before what lies
-in it, and before the communication that is issued there, though it ran meanwhile.
+A call that encloses others works before, between and after them. As a single node, all of its work would come before
+the enclosed calls, and before the communication issued there, although it ran meanwhile.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from distprof.merge.execution.waits import Stretch, Wait, between, stood_still, 
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR
 
 CONTINUED = " (continued)"
-"""Behind the name of a call that goes on behind calls inside it."""
+"""Suffix of the name of a node that continues a call after calls inside it."""
 OUTSIDE = "outside of calls"
-"""Name of the time between calls of a thread: what Python does."""
+"""Name of nodes for the time between calls of a thread, which is spent in Python."""
 GAP_NS = 10_000
-"""Shorter ones are left out."""
+"""Shorter pauses get no node."""
 LEAST_NS = ((GAP_NS, None), (0, None), (0, 100_000), (0, 10_000), (0, 0))
-"""How long a call has to go on for that to be a node of its own: one in which a thread waits or issues communication,
-and any other; None: it never is. The first pair that is good enough is taken."""
+"""Minimum duration of a continuation to get its own node, in ns: of a call in which a thread waits or issues
+communication, and of any other call; None: never. The first pair is used with which no chain of dependencies takes
+longer than the recording."""
 
 
 def in_order(graph: RankGraph, found: Communication) -> tuple[RankGraph, Communication, Edges]:
-    """What needs what, with waits as `waits` has them; no chain of it takes longer than all did.
+    """Splits and orders the calls, and finds the dependencies; no chain of them takes longer than the recording.
 
     Returns:
-        Both with new places, and dependencies between these.
+        Graph and communication with new places, and the dependencies between these.
     """
     graph, found = with_unseen(graph, found)
     waits = waits_of(graph, found)
@@ -61,7 +62,7 @@ def in_order(graph: RankGraph, found: Communication) -> tuple[RankGraph, Communi
 
 
 def longest_chain_ns(graph: RankGraph, needed: Edges) -> int:
-    """How long the longest chain of dependencies takes, calls inside others by themselves."""
+    """Returns the duration of the longest chain of dependencies, each call without the calls inside it."""
     done = list[int]()
     for place, own_ns in enumerate(graph.self_ns.tolist()):
         done.append(own_ns + max((done[one] for one in needed.of(place)), default=0))
@@ -70,7 +71,7 @@ def longest_chain_ns(graph: RankGraph, needed: Edges) -> int:
 
 def _placed(graph: RankGraph, found: Communication, waits: Sequence[Wait], still: Mapping[int, list[Stretch]],
             least_ns: tuple[int, int | None]) -> tuple[RankGraph, Communication, Integers]:
-    """Both with places for what goes on, and waits behind their communication; and the new place of each place."""
+    """Adds places for continuations and puts waits after their communication; returns also each place's new place."""
     own = graph.self_ns.copy()
     for place, stretches in still.items():
         own[place] -= sum(end - start for start, end in stretches)
@@ -87,7 +88,7 @@ def _placed(graph: RankGraph, found: Communication, waits: Sequence[Wait], still
 
 def _holding(graph: RankGraph, found: Communication, waits: Sequence[Wait],
              still: Mapping[int, list[Stretch]]) -> set[int]:
-    """Calls in which a thread waits or issues communication: what they do behind that must not come before it."""
+    """Returns the calls inside which a thread waits or issues communication: later work must stay after it."""
     calls = [*still, *(one.place for one in waits), *found.issued_by.tolist()]
     calls, holding = [place for place in calls if place >= 0], set(still)
     for place in calls:
@@ -99,7 +100,7 @@ def _holding(graph: RankGraph, found: Communication, waits: Sequence[Wait],
 
 
 def _begun(graph: RankGraph, found: Communication) -> dict[int, int]:
-    """When the backend began, of operators that had not returned by then."""
+    """Returns operator -> start of the backend's work, for operators that had not returned by then."""
     issued = zip(found.issued_by.tolist(), found.place.tolist(), strict=True)
     return {issuer: int(graph.start_ns[place]) for issuer, place in issued
             if issuer >= 0 and place >= 0 and not graph.on_device[place]
@@ -108,7 +109,7 @@ def _begun(graph: RankGraph, found: Communication) -> dict[int, int]:
 
 def _late(graph: RankGraph, still: Mapping[int, list[Stretch]], begun: Mapping[int, int]) -> (
         Iterator[tuple[int, int, int]]):
-    """Where calls go on behind calls inside them, behind a wait, or behind the start of what they issued."""
+    """Yields where calls continue after calls inside them, after a wait, or after the start of what they issued."""
     inside = graph.inside()
     for place in sorted({*inside, *still, *begun}):
         whole = int(graph.start_ns[place]), graph.end_ns(place)
@@ -119,7 +120,7 @@ def _late(graph: RankGraph, still: Mapping[int, list[Stretch]], begun: Mapping[i
 
 
 def _with_pieces(graph: RankGraph, pieces: Sequence[tuple[int, int, int]]) -> RankGraph:
-    """The graph with nodes for these."""
+    """Adds a node for each of these continuations."""
     if not pieces:
         return graph
     of, start, end = np.array(pieces, np.int64).T
@@ -128,7 +129,7 @@ def _with_pieces(graph: RankGraph, pieces: Sequence[tuple[int, int, int]]) -> Ra
 
 
 def _with_gaps(graph: RankGraph, waits: Sequence[Wait]) -> RankGraph:
-    """The graph with nodes for the time between calls of the main thread, while no other thread calls anything."""
+    """Adds nodes for the time between calls of the main thread in which no other thread makes a call either."""
     if graph.timeline is None:
         return graph
     host = np.flatnonzero(~graph.on_device & (graph.parent < 0) & (graph.duration_ns > 0)
@@ -147,7 +148,7 @@ def _with_gaps(graph: RankGraph, waits: Sequence[Wait]) -> RankGraph:
 
 
 def with_unseen(graph: RankGraph, found: Communication) -> tuple[RankGraph, Communication]:
-    """Both with nodes for communication of the host that no slice shows, by the times that its recorder noted."""
+    """Adds nodes for communication that no slice shows, with the times that its recorder noted; not with devices."""
     rows = np.flatnonzero((found.place < 0) & (found.issued_by >= 0))
     if not len(rows) or graph.timeline is None or graph.on_device.any():
         return graph, found
@@ -164,7 +165,7 @@ def with_unseen(graph: RankGraph, found: Communication) -> tuple[RankGraph, Comm
 
 def _with_nodes(graph: RankGraph, names: Sequence[str], start: Integers, end: Integers, *, thread: Integers,
                 parent: Integers) -> RankGraph:
-    """The graph with calls at its end."""
+    """Appends calls to the graph."""
     known, number = dict.fromkeys(names), len(graph.name)
     name_of = {name: len(graph.names) + place for place, name in enumerate(known)}
     nowhere = np.full(len(names), -1)
@@ -176,10 +177,10 @@ def _with_nodes(graph: RankGraph, names: Sequence[str], start: Integers, end: In
 
 
 def _sorted(graph: RankGraph, waits: Sequence[Wait]) -> tuple[RankGraph, Integers]:
-    """The graph by time, waits behind their communication, which a thread of the backend may begin after them.
+    """Sorts the graph by time, with waits after their communication, which the backend may begin after the wait began.
 
     Returns:
-        The graph, and the new place of each place, and of -1.
+        The graph, and the new place of each place, followed by -1 for place -1.
     """
     begin, moved, ends = graph.start_ns.copy(), np.zeros(len(graph.name), bool), graph.start_ns + graph.duration_ns
     for one in waits:
@@ -195,13 +196,13 @@ def _sorted(graph: RankGraph, waits: Sequence[Wait]) -> tuple[RankGraph, Integer
 
 
 def _waiting(graph: RankGraph, waits: Sequence[Wait], order: Integers) -> tuple[Integers, Integers]:
-    """Waits, and what comes behind those that no call shows, after the communication."""
+    """Returns pairs of places: waits, or what follows waits that no call shows, depend on the communication."""
     communication, place, thread, ends = np.array(
         [(order[one.communication], order[one.place], one.thread, one.end_ns) for one in waits],
         np.int64).reshape(-1, 4).T
     ends = np.minimum(ends, (graph.start_ns + graph.duration_ns)[communication])
     later = np.where(place >= 0, place, next_of_thread(graph, thread, ends))
-    # what autograd does next is behind what the main thread waited for as well
+    # the next backward pass also depends on what the main thread waited for
     begins = np.array(sorted((int(graph.start_ns[first]), first) for first, _ in backwards(graph)), np.int64)
     following = np.searchsorted(begins.reshape(-1, 2)[:, 0], ends)
     first = np.append(begins.reshape(-1, 2)[:, 1], -1)[following]

@@ -1,4 +1,4 @@
-"""What communication was issued with, by the execution trace: other side, tag and split sizes."""
+"""Arguments with which communication was issued, from the execution trace: peer, tag and split sizes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.match.backend_names import dtype_of, item_bytes
 
 PARAMETERS = "record_param_comms"
-"""Node of NCCL: tensors, number of the call, group, rank, name of the collective, elements to and from each rank."""
+"""Node that torch records for NCCL: tensors, number of the call, group, rank, collective, elements to and from each
+rank."""
 SIZED = ("all_reduce", "all_gather", "reduce", "gather", "broadcast", "send", "recv")
-"""What is as large as the inputs of its work."""
+"""Ops whose size is that of the inputs of their work."""
 
 
 def with_what_was_given(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequence[int]) -> pl.DataFrame:
-    """The rows with `peer`, `tag` and `split_bytes` where they were null and the execution trace knows.
+    """Fills in `peer`, `tag` and `split_bytes` where they are null and the execution trace has them.
 
     Args:
         graph: The calls of the rank.
         rows: Its communication.
-        issued_by: Place of the operator of each row; -1 where none is known.
+        issued_by: Place of the operator of each row; -1 if unknown.
     """
     columns = "op", "peer", "tag", "split_bytes", "dtype", pl.col("group_ranks").cast(pl.String)
     peers, tags, splits = list[int | None](), list[int | None](), list[list[int] | None]()
@@ -43,12 +44,12 @@ def with_what_was_given(graph: RankGraph, rows: pl.DataFrame, issued_by: Sequenc
 
 
 def with_sizes(graph: RankGraph, rows: pl.DataFrame, places: Sequence[int]) -> pl.DataFrame:
-    """The rows with sizes and types where the timeline has no shapes and the execution trace has the tensors.
+    """Fills in sizes and types where the timeline has no shapes and the execution trace has the tensors.
 
     Args:
         graph: The calls of the rank.
         rows: Its communication.
-        places: Place of the work of each row; -1 where none is known. gloo's has its inputs.
+        places: Place of the work of each row; -1 if unknown. Only gloo's work has its inputs.
     """
     schema, found = rows.schema, dict[str, list[Any]](size_bytes=[], num_elements=[], dtype=[])
     for place, op, size in zip(places, rows["op"].to_list(), rows["size_bytes"].to_list(), strict=True):
@@ -60,12 +61,12 @@ def with_sizes(graph: RankGraph, rows: pl.DataFrame, places: Sequence[int]) -> p
 
 
 def bytes_given(given: Values) -> int:
-    """Bytes of the tensors that a call was given."""
+    """Returns the bytes of the tensors among the inputs of a call."""
     return sum(one.num_bytes for one in tensors_in(values_of(given)))
 
 
 def _tensors(graph: RankGraph, place: int) -> tuple[int | None, int | None, str | None]:
-    """Bytes, elements and their type of what a call was given, where its tensors are of one type."""
+    """Returns bytes, number of elements and their type of a call's inputs; None if its tensors differ in type."""
     node = int(graph.node[place])
     if graph.table is None or node < 0:
         return None, None, None
@@ -89,13 +90,14 @@ def _given(graph: RankGraph, place: int) -> list[Any]:
 
 
 def _other_side(graph: RankGraph, operator: int, ranks: Sequence[int]) -> tuple[int, int] | None:
-    """The global rank, and the tag: the operator gets a rank of the group and a tag, behind tensors and the group."""
+    """Returns the peer's global rank and the tag: after tensors and group, the operator is given the peer's rank
+    in the group and the tag."""
     numbers = [one for one in _given(graph, operator) if type(one) is int] if operator >= 0 else []
     return (ranks[numbers[0]], numbers[1]) if len(numbers) == 2 and 0 <= numbers[0] < len(ranks) else None
 
 
 def _splits(graph: RankGraph, operator: int, num_ranks: int, item: int | None) -> list[int] | None:
-    """Bytes that go to each rank of the group."""
+    """Returns the bytes that go to each rank of the group; None if unknown."""
     inside = range(operator, int(graph.inside_until[operator]) + 1) if operator >= 0 else ()
     for place in inside:
         given = _given(graph, place) if graph.names[graph.name[place]] == PARAMETERS else []
@@ -109,7 +111,7 @@ def _splits(graph: RankGraph, operator: int, num_ranks: int, item: int | None) -
 
 
 def _without_splits(num_bytes: Sequence[int], num_ranks: int) -> list[int] | None:
-    """Of a list of tensors each rank gets one, of a single one equal parts."""
+    """Returns the default splits: each rank gets one tensor of a list, or an equal part of a single tensor."""
     if len(num_bytes) == 1 and num_ranks and not num_bytes[0] % num_ranks:
         return [num_bytes[0] // num_ranks] * num_ranks
     return list(num_bytes) if len(num_bytes) == num_ranks else None

@@ -1,4 +1,4 @@
-"""Finds the slice of the timeline of each node of an execution trace."""
+"""Finds the slice in the timeline for each node of an execution trace."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR
 from distprof.merge.scan.scanned_columns import NONE
 
 ROOTS = ("[pytorch|profiler|execution_trace|", "[pytorch|profiler|execution_graph|")
-"""How names of nodes begin that stand for a process or a thread."""
+"""Prefixes of the names of nodes that stand for a process or a thread."""
 FUNCTION = "Record function id"
-"""Key of `args` of slices; the number of the call, which nodes have as well."""
+"""Key of `args` of slices: the id of the call, which nodes have as `rf_id`."""
 STREAM = "stream"
-"""Key of `args` of kernels."""
+"""Key of `args` of kernels: the stream."""
 PROCESS_GROUPS = "process_group:init"
-"""In the name of a node that lists the process groups."""
+"""Substring of the name of a node that lists the process groups."""
 
 
 LEAST = 0.9
-"""Share of the calls compared that must be the same, else the files are of different processes. Measured on 22
-execution traces and 24 timelines, own ones of torch 2.13 and public ones of older versions: of the 19 pairs of one
-process all calls with equal numbers had equal names, and by names and order at least 0.993 agreed. Of programs with
-different networks at most 0.07 agreed by number and 0.87 by order; of ranks of one job that call different things 0.51
-by number. Runs of one program may agree."""
+"""Fraction of the compared calls that must be the same; below it, the files are of different processes. Measured on 22
+execution traces and 24 timelines, our own of torch 2.13 and public ones of older versions: in the 19 pairs of one
+process, all calls with equal ids had equal names, and by names and order at least 0.993 agreed. Of programs with
+different networks at most 0.07 agreed by id and 0.87 by order; of ranks of one job that make different calls, 0.51 by
+id. Two runs of one program may agree completely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,13 @@ class Calls:
     """Calls of an execution trace, or slices of a timeline, for comparison with the other."""
 
     row: Integers
-    """In the file's table."""
+    """Row in the table of the file."""
     number: Integers
-    """Of the call; 0 or less where there is none."""
+    """Id of the call; 0 or less for none."""
     label: Integers
-    """A number for each name, the same for all that are compared."""
+    """Number of the name, the same in all files that are compared."""
     order: Integers
-    """Places in the order in which they began."""
+    """Indices in order of start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,13 @@ class Links:
     """Which slice belongs to which node."""
 
     slice: Integers
-    """Row of the timeline, a node; -1 where there is none."""
+    """Row of the timeline for each node; -1 for none."""
     linked_by: Literal["id", "order"] | None
-    """`order`: the two have no numbers of calls in common, so that equal names in the same order are taken for the same
-    call; None: there is no timeline."""
+    """`order`: the files share no ids, so that calls are aligned by name and order; None: there is no timeline."""
     num_calls: int
-    """Nodes that are calls, which should have a slice."""
+    """Number of nodes that are calls, which should have a slice."""
     num_compared: int = 0
-    """Calls of which both have the number; without such numbers, calls of the one that has fewer."""
+    """Calls whose id is in both files; without ids, the calls of the file that has fewer."""
 
     @property
     def num_linked(self) -> int:
@@ -66,23 +65,23 @@ class Links:
 
     @property
     def ratio(self) -> float | None:
-        """Share of the calls that have a slice; None without calls."""
+        """Fraction of the calls that have a slice; None without calls."""
         return self.num_linked / self.num_calls if self.num_calls else None
 
     @property
     def agreement(self) -> float | None:
-        """Share of those compared that are the same call on both sides; None where nothing can be compared."""
+        """Fraction of the compared calls that are the same on both sides; None if nothing could be compared."""
         return self.num_linked / self.num_compared if self.num_compared else None
 
 
 def is_call(table: NodeTable) -> Flags:
-    """True for nodes that are calls, not a process, a thread or a list of groups."""
+    """Returns True for nodes that are calls, not a process, a thread or a list of groups."""
     wanted = [not name.startswith(ROOTS) and PROCESS_GROUPS not in name for name in table.names]
     return np.array(wanted or [False], bool)[table.name] if len(table.name) else np.empty(0, bool)
 
 
 def calls_of_table(table: NodeTable, labels: dict[str, int]) -> Calls:
-    """The calls of an execution trace; names that `labels` lacks are added to it."""
+    """Returns the calls of an execution trace; adds their names to `labels`."""
     rows = np.flatnonzero(is_call(table))
     number = table.function[rows]
     return Calls(row=rows, number=number, label=_labels(table.names, labels)[table.name[rows]],
@@ -90,7 +89,7 @@ def calls_of_table(table: NodeTable, labels: dict[str, int]) -> Calls:
 
 
 def calls_of_timeline(timeline: RankTimeline, labels: dict[str, int]) -> Calls:
-    """The slices of a timeline that an execution trace may have as calls."""
+    """Returns the slices of a timeline that may be calls of an execution trace; adds their names to `labels`."""
     rows = np.flatnonzero((timeline.type == OPERATOR) | (timeline.type == ANNOTATION))
     function = timeline.more[FUNCTION][rows]
     return Calls(row=rows, number=np.where(function == NONE, 0, function),
@@ -103,8 +102,7 @@ def _labels(names: Sequence[str], labels: dict[str, int]) -> Integers:
 
 
 def linked(table: NodeTable, timeline: RankTimeline | None) -> Links:
-    """Joins nodes and slices by the number of the call, or by name and order where they have no such number in common.
-    """
+    """Joins nodes and slices by the id of the call, or by name and order if they have no id in common."""
     found, labels = np.full(len(table.id), -1, np.int64), dict[str, int]()
     ours = calls_of_table(table, labels)
     if timeline is None:
@@ -116,7 +114,7 @@ def linked(table: NodeTable, timeline: RankTimeline | None) -> Links:
 
 
 def joined(ours: Calls, theirs: Calls) -> tuple[Integers, Integers, int, Literal["id", "order"]]:
-    """Pairs of places of the same call, how many were compared, and by what."""
+    """Returns the indices of the same calls on both sides, how many calls were compared, and by what."""
     one, other = _by_number(ours.number, theirs.number)
     if len(one):
         same = ours.label[one] == theirs.label[other]
@@ -126,7 +124,7 @@ def joined(ours: Calls, theirs: Calls) -> tuple[Integers, Integers, int, Literal
 
 
 def _by_number(node: Integers, slice_: Integers) -> tuple[Integers, Integers]:
-    """Pairs of places with equal numbers; a number that comes twice on a side joins nothing."""
+    """Returns the indices with equal ids on both sides; an id that occurs twice on a side joins nothing."""
     sides = []
     for numbers in (node, slice_):
         values, first, count = np.unique(numbers, return_index=True, return_counts=True)
@@ -137,6 +135,6 @@ def _by_number(node: Integers, slice_: Integers) -> tuple[Integers, Integers]:
 
 
 def _order(number: Integers, otherwise: Array) -> Integers:
-    """Places by number where each has one of its own, as calls are numbered when they begin."""
+    """Returns the indices sorted by id, which calls get when they begin, or by `otherwise` if ids are not unique."""
     usable = len(np.unique(number)) == len(number) and not np.any((number == NONE) | (number <= 0))
     return np.argsort(number if usable else otherwise, kind="stable")

@@ -1,4 +1,4 @@
-"""An execution trace as columns: what is needed of all nodes at once."""
+"""An execution trace as columns, for what is needed of all nodes at once."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from distprof.merge.execution.nodes import Node, NodeFile, node_of
 from distprof.merge.scan.trace_file import TraceFile
 
 READS, WRITES = 1, 2
-"""Bits of how a storage is used."""
+"""Bit flags for how a call uses a storage."""
 ON_HOST = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTable:
-    """Nodes by id. Each array has a value a node, but those of tensor uses."""
+    """Nodes sorted by id. Arrays have one value per node, except those of storage uses."""
 
     id: Array
     parent: Integers
-    """Row; -1 for none, and for one that is not in the file."""
+    """Row of the enclosing node; -1 for none, or if it is not in the file."""
     function: Integers
     """`rf_id`."""
     sequence: Integers
@@ -35,25 +35,25 @@ class NodeTable:
     forward: Integers
     """Row of the forward node; -1 for none."""
     name: Integers
-    """Number of `names`."""
+    """Index into `names`."""
     names: list[str]
     texts: NodeTexts
     use_begin: Integers
-    """Where the uses of a node begin; one value more than nodes."""
+    """Index of the first use of each node in the `use_` arrays, and their length; one value more than nodes."""
     use_storage: Integers
-    """Number of the storage, a use."""
+    """Number of the storage of each use."""
     use_kind: Array
     """`READS`, `WRITES` or both."""
     use_on_device: Flags
     file: NodeFile
     num_dangling: int
-    """Parents that are not in the file."""
+    """Nodes whose parent is not in the file."""
     num_repeated: int
-    """Nodes that were left out: another one has their id."""
+    """Nodes that were left out because another one has the same id."""
 
 
 class NodeTexts:
-    """The texts of all nodes, in a temporary file."""
+    """The JSON texts of all nodes, in a temporary file."""
 
     def __init__(self) -> None:
         self._file = TemporaryFile()  # noqa: SIM115 (it lives as long as this)
@@ -62,17 +62,17 @@ class NodeTexts:
         self._place: Any = None
 
     def add(self, text: bytes) -> None:
-        """Adds the text of the next node of the file."""
+        """Appends the text of the next node of the file."""
         self._file.write(text)
         self._ends.append(self._ends[-1] + len(text))
 
     def sorted_as(self, place: Integers) -> NodeTexts:
-        """The same, once all are there; `place` has the number in the file, a row."""
+        """Sets the order of rows after the last node was added; `place` has each row's index in the file."""
         self._place = place
         return self
 
     def node(self, row: int) -> Node:
-        """The node of a row."""
+        """Parses the node of a row."""
         at = int(self._place[row])
         self._file.seek(self._ends[at])
         found = node_of(self._file.read(self._ends[at + 1] - self._ends[at]))
@@ -105,10 +105,10 @@ class _Columns:
 
 
 def read_table(trace: TraceFile) -> NodeTable:
-    """Reads an execution trace to its end.
+    """Reads a whole execution trace.
 
     Raises:
-        DataError: It is none.
+        DataError: The file is not an execution trace.
     """
     file, columns, texts = NodeFile(trace), _Columns(), NodeTexts()
     for node, text in file.nodes():
@@ -136,15 +136,15 @@ def _table(file: NodeFile, columns: _Columns, texts: NodeTexts) -> NodeTable:
 
 
 def _rows_of(numbers: Array, wanted: Array) -> tuple[Integers, int]:
-    """Rows of these ids, -1 where there is none; and how many but 0 are not there."""
+    """Returns the rows of these ids, -1 for missing ones, and the number of missing ids other than 0."""
     place = np.minimum(np.searchsorted(numbers, wanted), max(len(numbers) - 1, 0))
     found = (numbers[place] == wanted) if len(numbers) else np.zeros(0, bool)
     return np.where(found & (wanted > 0), place, -1).astype(np.int64), int(np.count_nonzero(~found & (wanted > 0)))
 
 
 def _acyclic(parent: Integers) -> Integers:
-    """Parents without those of nodes that are, by way of others, their own."""
-    found, state = parent.copy(), np.zeros(len(parent), np.int8)  # 1: on the way, 2: known to end
+    """Returns the parents without cycles: in each cycle, one node loses its parent."""
+    found, state = parent.copy(), np.zeros(len(parent), np.int8)  # 1: on the current path, 2: known to reach a root
     for row in range(len(parent)):
         way, at = [], row
         while at >= 0 and not state[at]:

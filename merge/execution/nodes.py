@@ -1,7 +1,7 @@
-"""Nodes of an execution trace as torch's observer writes them, one after the other in the memory of a few chunks.
+"""Reads the nodes of an execution trace as torch's observer writes them, one by one; memory holds only a few chunks.
 
-Older files (schema 1.0) have parents and tensors as keys of a node, newer ones (1.1) as lists of attributes; the reader
-gives the same node for both.
+In older files (schema 1.0) parents and tensors are keys of a node, in newer ones (1.1) they are in lists of attributes;
+the reader returns the same `Node` for both.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NOTHING = msgspec.Raw(b"[]")
 MOST_ID = 2**64 - 1
 DIGITS = 20
 LONGEST_LINE = 4 << 20
-"""In longer ones names are not looked for across chunks."""
+"""Bytes; in a longer line, names that span two chunks are not repaired."""
 _BEHIND_NAME = rb'", "ctrl_deps": [0-9]'
 _NAME = re.compile(
     rb'("id": [0-9]++, "name": ")([^"\\\n]*+(?!%s)["\\](?:(?!%s)[^\n])*+)(?=%s)' % ((_BEHIND_NAME,) * 3))
-"""A name, as torch writes it in its line, in which a quotation mark or a backslash may be."""
+"""A name that contains a quotation mark or a backslash, in the line that torch writes for a node."""
 _OWN = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(["\\])')
 
 
 class Values(msgspec.Struct, gc=False, frozen=True):
-    """Inputs or outputs of a node; each is the text of a JSON list."""
+    """Inputs or outputs of a node; each field is the text of a JSON list."""
 
     values: msgspec.Raw = NOTHING
-    """A tensor is its ids, offset, number of elements, bytes of an element and device."""
+    """A tensor is a list: tensor id, storage id, offset, number of elements, bytes of an element, device."""
     shapes: msgspec.Raw = NOTHING
     types: msgspec.Raw = NOTHING
 
@@ -48,15 +48,15 @@ class Node(msgspec.Struct, gc=False):
     id: int
     name: str
     parent: int = 0
-    """Id of the node around it; 0 without."""
+    """Id of the enclosing node; 0 for none."""
     rf_id: int = 0
-    """Number of the call, which slices of the timeline have as well; 0 without."""
+    """Id of the call, which its slice in the timeline has too; 0 for none."""
     fw_parent: int = 0
-    """Id of the forward node of a node in backward."""
+    """For a node of the backward pass, the id of its forward node."""
     seq_id: int = -1
-    """Number of the node of autograd; -1 without."""
+    """Sequence number of the autograd node; -1 for none."""
     scope: int = 0
-    """0: operator, 1: function of autograd, 7: range of the user."""
+    """0: operator, 1: autograd function, 7: range that the user marked."""
     tid: int = 0
     fw_tid: int = 0
     op_schema: str = ""
@@ -70,7 +70,7 @@ class _Attribute(msgspec.Struct, gc=False):
 
 
 class _Written(msgspec.Struct, gc=False):
-    """A node of any schema."""
+    """A node as decoded from any schema."""
 
     id: Any = None
     name: Any = ""
@@ -93,7 +93,7 @@ class _Written(msgspec.Struct, gc=False):
 
 
 NUMBERS = {"rf_id": 0, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": 0, "fw_tid": 0}
-"""Attribute -> its value where a node lacks it."""
+"""Attribute -> its default value."""
 _DECODER = msgspec.json.Decoder(_Written)
 _VALUES = msgspec.json.Decoder(Values)
 
@@ -104,16 +104,16 @@ class NodeFile:
 
     trace: TraceFile
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Keys beside the nodes; whole only after the last node."""
+    """Keys of the file other than the nodes; complete only after the last node."""
     losses: Losses = field(default_factory=Losses)
     num_bad: int = 0
-    """Elements of the list that are no nodes: without an id or a name."""
+    """Elements of the list that are not nodes, because they have no id or no name."""
 
     def nodes(self) -> Iterator[tuple[Node, bytes]]:
-        """The nodes in the order of the file, each with its text.
+        """Yields the nodes in the order of the file, each with its text.
 
         Raises:
-            DataError: It is no execution trace.
+            DataError: The file is not an execution trace.
         """
         scanner = ENGINE.new_scanner()
         chunks = with_strict_names(ChunkReader(self.trace, chunk_bytes=READ_BYTES))
@@ -136,7 +136,7 @@ class NodeFile:
 
 
 def with_strict_names(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The text with quotation marks and backslashes in names of nodes escaped; torch writes what scripts name raw."""
+    """Escapes quotation marks and backslashes in names of nodes; torch writes names from scripts unescaped."""
     held = b""
     for chunk in chunks:
         text = held + chunk
@@ -153,7 +153,7 @@ def _strict_name(found: re.Match[bytes]) -> bytes:
 
 
 def node_of(text: bytes) -> Node | None:
-    """A node from its text; None where it has no id or no name."""
+    """Parses a node; returns None if it has no id or no name."""
     try:
         written = _DECODER.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -175,7 +175,7 @@ def node_of(text: bytes) -> Node | None:
 
 
 def _id(value: object) -> int | None:
-    """An id; those from 2^63 on come as text, as no reader of traces can take them for numbers."""
+    """Parses an id; from 2^63 on it is a string, because the scanner quotes integers that exceed signed 64 bits."""
     if type(value) is str and value.isdecimal() and len(value) <= DIGITS:
         value = int(value)
     return value if type(value) is int and 0 <= value <= MOST_ID else None

@@ -1,4 +1,4 @@
-"""Finds the timeline of execution traces whose names do not tell the rank, by the calls that both recorded."""
+"""Finds the timeline of execution traces whose names do not contain the rank, by the calls that both recorded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from distprof.merge.run.traces.rank_from_name import NUMBER
 from distprof.merge.scan.trace_file import TraceFile
 
 TOGETHER = ((True, True), (True, False), (False, True), (False, False))
-"""Whether an execution trace is of the process of a timeline, and has its rank as a number in its name: the surest
-first. The calls must be the same in each case; ranks of one job often have the same calls with the same numbers."""
+"""Whether an execution trace has the process number of a timeline, and the timeline's rank as a number in its file
+name; the most reliable combination first. In each case the calls must agree too: ranks of one job often have the same
+calls with the same ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """Ranks with their execution traces, and what is said of the others."""
+    """Ranks with their execution traces, and messages about traces that could not be assigned."""
 
     ranks: Sequence[Rank]
     remarks: Sequence[Remark] = ()
@@ -44,7 +45,7 @@ class _Recorded:
 
 @dataclass(slots=True, kw_only=True)
 class _Files:
-    """Reads the files that are compared, each once."""
+    """Reads the files that are compared, each once; problems are collected."""
 
     labels: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -63,20 +64,20 @@ class _Files:
             try:
                 timeline = read_timeline(Rank(number=rank or 0, folder=Path(), trace=trace),
                                          wanted=Wanted(integers=(FUNCTION,)))
-            except DataError:  # whoever opens the run says it
+            except DataError:  # reported when the run is opened
                 continue
             yield _Recorded(trace=trace, calls=calls_of_timeline(timeline, self.labels),
                             process=process_of(timeline), rank=rank)
 
 
 def observed_process(table: NodeTable) -> int | None:
-    """The process that an execution trace is of."""
+    """Returns the process number that an execution trace states."""
     process = table.file.metadata.get("pid")
     return process if type(process) is int else None
 
 
 def process_of(timeline: RankTimeline) -> int | None:
-    """The process with most slices on the host."""
+    """Returns the process with the most host slices."""
     threads = timeline.thread[timeline.type < NUM_HOST]
     if not len(threads):
         return None
@@ -85,10 +86,10 @@ def process_of(timeline: RankTimeline) -> int | None:
 
 
 def paired(run: Run) -> Paired:
-    """Gives each rank with a timeline the execution trace of its process, where there is one that no name gives it.
+    """Assigns execution traces without a rank in their names to the ranks with a timeline of the same process.
 
     Raises:
-        DataError: There are execution traces, and none is of a rank.
+        DataError: There are execution traces, and none can be assigned to a rank.
     """
     if not run.unpaired.execution_traces:
         return Paired(ranks=run.ranks)
@@ -114,7 +115,7 @@ def paired(run: Run) -> Paired:
 
 def _matched(loose: Sequence[_Recorded], free: Sequence[_Recorded]) -> (
         tuple[dict[int, _Recorded], dict[TraceFile, Sequence[str]]]):
-    """Rank -> its execution trace; and timelines that an execution trace fits equally well."""
+    """Returns rank -> its execution trace, and the timelines of execution traces that fit several equally well."""
     of_rank, alike = dict[int, _Recorded](), dict[TraceFile, Sequence[str]]()
     done = set[TraceFile]()
     for together in TOGETHER:
@@ -138,7 +139,7 @@ def _together(one: _Recorded, timeline: _Recorded) -> tuple[bool, bool]:
 
 
 def _best(one: _Recorded, timelines: Sequence[_Recorded]) -> list[_Recorded]:
-    """Those with most of its calls, of those with enough of them."""
+    """Returns the timelines that share the most calls with it, if these are at least `LEAST`; several if equal."""
     shares = [(_share(one.calls, other.calls), other) for other in timelines]
     most = max((share for share, _ in shares), default=0.0)
     return [other for share, other in shares if share == most >= LEAST]

@@ -1,4 +1,4 @@
-"""What exports of all ranks have in common: process groups, numbered as exports name them, and what is counted."""
+"""What exports of all ranks share: numbered process groups, sizes of collectives, and counts of what was written."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from distprof.contract.collective_ops import POINT_TO_POINT, ranks_of, text_of
 
 Ranks = tuple[int, ...]
 Target = Literal["astra-sim", "replay"]
-"""Who is to read it: to ASTRA-sim communication is never the work of a processor."""
+"""Which program reads the file. For ASTRA-sim, communication is never the work of a CPU."""
 GROUPS_NAME = "## process_group:init ##"
-"""Name of the node that lists them."""
+"""Name of the node that lists the process groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroups:
-    """Process groups that communicate, all ranks first."""
+    """The process groups that communicate; the group of all ranks is the first."""
 
     ranks: tuple[Ranks, ...]
-    """Global ranks of each, by its number."""
+    """Global ranks of each group, by its number."""
     named: Mapping[tuple[Ranks, str], int]
-    """Number by ranks and torch's name, of those that share their ranks with another group."""
+    """(ranks, torch's name) -> number, for groups that have the same ranks as another group."""
 
     def __iter__(self) -> Iterator[tuple[Ranks, int]]:
         return iter((ranks, number) for number, ranks in enumerate(self.ranks))
@@ -35,9 +35,9 @@ class ProcessGroups:
         return len(self.ranks)
 
     def number(self, row: Mapping[str, Any]) -> int | None:
-        """The group of a collective, by `group` and `group_ranks`; None where it is not known.
+        """Returns the group of a collective from its `group` and `group_ranks`; None if unknown.
 
-        Where several groups have its ranks and it has no name, that is the first of them.
+        If several groups have its ranks and its name does not tell which, this is the first of them.
         """
         ranks = ranks_of(row["group_ranks"])
         if ranks not in self.ranks:
@@ -48,12 +48,12 @@ class ProcessGroups:
 def groups_of(rows: pl.DataFrame, world_size: int) -> ProcessGroups:
     """Numbers the process groups that communicate.
 
-    Groups of equal ranks are told apart by torch's names for them, where all of their ranks have the same names: each
-    has communicators and an order of its own.
+    Groups of the same ranks are distinguished by torch's names if all of their ranks have the same names, because each
+    group has its own communicators and order.
 
     Args:
         rows: Communication of all ranks.
-        world_size: Ranks of the job.
+        world_size: Number of ranks of the job.
     """
     world = tuple(range(world_size))
     names = {ranks: _names(rows.filter(pl.col("group_ranks") == text))
@@ -65,26 +65,26 @@ def groups_of(rows: pl.DataFrame, world_size: int) -> ProcessGroups:
 
 
 def _names(rows: pl.DataFrame) -> list[str]:
-    """Names of the groups that have the same ranks, the first one that was made first; none where ranks differ."""
+    """Returns the names of groups with the same ranks, in order of creation; none if the names differ between ranks."""
     of_ranks = {frozenset(name for name in found if name is not None) for found in rows.group_by("rank").agg(
         pl.col("group").cast(pl.String).unique())["group"].to_list()}
     return sorted(of_ranks.pop(), key=lambda name: (len(name), name)) if len(of_ranks) == 1 else []
 
 
 def with_groups(rows: pl.DataFrame, world_size: int) -> pl.DataFrame:
-    """The rows with `group_ranks` where it is not known, but the collective was found on all ranks."""
+    """Fills in unknown `group_ranks` if the collective was found on all ranks of the job."""
     world = text_of(range(world_size))
     everybody = (pl.col("num_ranks") == world_size) & ~pl.col("op").is_in(POINT_TO_POINT)
     return rows.with_columns(pl.col("group_ranks").cast(pl.String).fill_null(pl.when(everybody).then(pl.lit(world))))
 
 
 def described(number: int) -> str:
-    """torch's description of a group."""
+    """Returns torch's description of a group."""
     return "undefined" if number else "default_pg"
 
 
 def list_of_groups(groups: ProcessGroups, *, all_named: bool = False) -> str:
-    """The process groups as JSON; no ranks mean all, as torch writes it, unless all are to be named."""
+    """Returns the process groups as JSON. As in torch, an empty list means all ranks, unless `all_named`."""
     return json.dumps([{
         "pg_name": str(number), "pg_desc": described(number), "backend_config": "",
         "ranks": list(ranks) if number or all_named else [], "group_size": len(ranks), "group_count": len(groups)}
@@ -92,34 +92,34 @@ def list_of_groups(groups: ProcessGroups, *, all_named: bool = False) -> str:
 
 
 def sizes_of(rows: pl.DataFrame) -> dict[int, int]:
-    """Bytes of each collective: of the rank that has most, so that all agree."""
+    """Returns the bytes of each collective, of the rank with the most, so that all ranks agree."""
     largest = rows.group_by("collective").agg(pl.col("size_bytes").max()).drop_nulls()
     return dict(largest.iter_rows())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportContext:
-    """What is the same for all ranks."""
+    """What is the same for all ranks of an export."""
 
     target: Target
     groups: ProcessGroups
     sizes: Mapping[int, int]
-    """Number of the collective -> its bytes, the same on all ranks."""
+    """Number of the collective -> its bytes."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What was written for a rank."""
+    """Counts of what was written for a rank."""
 
     nodes: int = 0
     communication: int = 0
     without_type: int = 0
-    """Communication of an op that the schema does not have, or whose other side is not known; written as COMP."""
+    """Communication whose op is not in the schema, or whose peer is unknown; written as COMP."""
     unread: Counter[str] = field(default_factory=Counter)
-    """Op -> calls that whoever reads the file cannot tell from computation."""
+    """Op -> calls that the reading program cannot distinguish from computation."""
     without_group: int = 0
-    """Communication whose process group is not known."""
+    """Communication whose process group is unknown."""
     untimed: int = 0
     """Calls without a slice."""
     dependencies: int | None = 0
-    """None where whoever reads the file finds them."""
+    """None if the reading program finds the dependencies itself."""

@@ -1,4 +1,4 @@
-"""What ran on each rank of a job and what depended on what, one rank after the other; and where a run has that from."""
+"""What ran on each rank of a job and its dependencies, one rank at a time, and which files of a run this comes from."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from distprof.units import counted, percent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExecution:
-    """A rank."""
+    """The graph of a rank with its dependencies and its communication."""
 
     rank: Rank
     graph: RankGraph
     edges: Edges
-    """Data dependencies: tensors, the order of threads and streams, launches, waits."""
+    """Data dependencies: through tensors, the order of threads and streams, launches, and waits."""
     communication: Communication
 
 
 def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -> RankExecution:
-    """Reads what a rank left.
+    """Reads the recordings of a rank.
 
     Args:
-        rank: It has a timeline, an execution trace, or both.
-        rows: Its communication as `match` gives it, times of its own clock.
-        window: Start and end of what is taken of a timeline without an execution trace.
+        rank: A rank with a timeline, an execution trace, or both.
+        rows: Its communication as `match` returns it, with times on its own clock.
+        window: Start and end of the part to use of a timeline without an execution trace.
 
     Raises:
-        DataError: A file is not what it should be, there is nothing in it, or the two are of different processes.
+        DataError: A file is invalid or has no calls, or the two files are of different processes.
     """
     graph, found = rank_calls(rank, rows, window)
     graph, found, needed = in_order(graph, with_untimed(graph, found))
@@ -60,7 +60,7 @@ def rank_execution(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | Non
 
 
 def rank_calls(rank: Rank, rows: pl.DataFrame, window: tuple[int, int] | None) -> tuple[RankGraph, Communication]:
-    """Reads what ran on a rank, without what needed what; see `rank_execution`."""
+    """Reads what ran on a rank, without the dependencies; see `rank_execution`."""
     table = read_table(rank.execution_trace) if rank.execution_trace is not None else None
     wanted, waits = Wanted(integers=(FUNCTION, STREAM, DEVICE), texts=WANTED), StreamWaitEvents()
     timeline = read_timeline(rank, waits, wanted) if rank.trace is not None else None
@@ -87,7 +87,7 @@ def _check_same_process(rank: Rank, links: Links) -> None:
 
 
 def _within(graph: RankGraph, rows: pl.DataFrame) -> pl.DataFrame:
-    """Communication that was issued, or where that is not known began, while the calls of the graph ran."""
+    """Returns the communication that was issued (or began, if that is unknown) while the calls of the graph ran."""
     begins = pl.coalesce("enqueue_ns", "start_ns")
     ends = int((graph.start_ns + graph.duration_ns).max())
     return rows.filter(begins >= int(graph.start_ns.min()), begins <= ends)
@@ -95,33 +95,33 @@ def _within(graph: RankGraph, rows: pl.DataFrame) -> pl.DataFrame:
 
 def each_rank(ranks: Sequence[Rank], rows: pl.DataFrame, windows: Mapping[int, tuple[int, int]]) -> (
         Iterator[RankExecution]):
-    """The ranks one by one, so that no more than one is in memory."""
+    """Yields the ranks one by one, so that only one is in memory."""
     for rank in ranks:
         yield rank_execution(rank, rows.filter(pl.col("rank") == rank.number), windows.get(rank.number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What is joined."""
+    """The recordings of a run that are joined."""
 
     ranks: Sequence[Rank]
-    """Those with a timeline or an execution trace, which belong together."""
+    """Ranks with a timeline or an execution trace; the two are of the same process."""
     rows: pl.DataFrame
-    """Matched communication, times of each rank's own clock."""
+    """Matched communication, with times on each rank's own clock."""
     windows: Mapping[int, tuple[int, int]]
-    """Rank -> start and end of the step that is taken of a timeline without an execution trace."""
+    """Rank -> start and end of the step that is used of a timeline without an execution trace."""
     step: int | None
-    """Its number; None where execution traces say what is taken, or there are no steps."""
+    """Number of this step; None if execution traces define what is used, or if there are no steps."""
     problems: Sequence[Problem] = ()
     remarks: Sequence[Remark] = ()
     """Execution traces of other programs that are not joined."""
 
 
 def sources_of(run: Run) -> Sources:
-    """Finds them: of what distprof recorded the execution pass, without one the last step of the trace pass.
+    """Finds the recordings: of distprof's, the execution pass, or the last step of the trace pass if there is none.
 
     Raises:
-        DataError: There are execution traces of other programs, and none is of a rank.
+        DataError: There are execution traces of other programs, and none can be assigned to a rank.
     """
     if run.kind == "traces":
         pairs = paired(run)

@@ -1,7 +1,7 @@
 """What ran on a rank: calls of its execution trace with the times of their slices, and the work of its devices.
 
-Calls come from the execution trace where there is one, else from the timeline. In between, slices of the host that the
-execution trace lacks are calls as well, so that no time is lost.
+Calls come from the execution trace, or from the timeline if there is none. Host slices within the execution trace's
+time that it lacks are calls too, so that no time is lost.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, OPERATOR, RUNTIME, RankTimeline
 
 DEVICE_THREADS = 1 << 32
-"""Numbers of threads: streams of devices begin here, threads of nodes without a slice at twice this number, and those
-of messages at three times it."""
+"""Offset of thread numbers: streams of devices begin here, threads of nodes without a slice at twice this number, and
+those of messages at three times it."""
 COMMUNICATION_THREADS = 4 * DEVICE_THREADS
-"""Threads from here on have communication that no slice shows, each its own."""
+"""From here on, each operation that no slice shows has a thread number of its own."""
 PLACES = ("name", "type", "start_ns", "duration_ns", "self_ns", "thread", "parent", "node", "slice", "inside_until")
-"""Arrays of a graph with a value for each place."""
+"""Names of the graph's arrays that have one value per place."""
 MESSAGES = ("gloo:send", "gloo:recv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGraph:
-    """Calls and kernels of a rank, each array with a value for each, in the order in which they began."""
+    """Calls and kernels of a rank in order of start; a place is an index into the arrays."""
 
     name: Integers
-    """Number of `names`."""
+    """Index into `names`."""
     names: Sequence[str]
     type: Integers
-    """Number of `rank_timeline.TYPES`."""
+    """Index into `rank_timeline.TYPES`."""
     start_ns: Integers
-    """The rank's clock; of a call without a slice that of the call before it, 0 where there is no timeline."""
+    """On the rank's clock; a call without a slice has that of the call before it; 0 without a timeline."""
     duration_ns: Integers
-    """0 where it is not known."""
+    """0 if unknown."""
     self_ns: Integers
-    """Without the calls inside."""
+    """Duration excluding the calls inside."""
     thread: Integers
     parent: Integers
-    """Place of the call around it, or of the one that launched it; -1 for none."""
+    """Place of the enclosing call, or of a kernel's launching call; -1 for none."""
     node: Integers
     """Row of the execution trace; -1 for none."""
     slice: Integers
     """Row of the timeline; -1 for none."""
     inside_until: Integers
-    """Place of the last call of its thread that lies in it; its own without."""
+    """Place of the last host call inside it; its own place if there is none."""
     table: NodeTable | None
     timeline: RankTimeline | None
     links: Links | None
     stream_waits: StreamWaits | None = None
-    """None where there is no timeline."""
+    """None without a timeline."""
 
     @property
     def on_device(self) -> Flags:
@@ -67,18 +67,18 @@ class RankGraph:
         return self.type >= NUM_HOST
 
     def end_ns(self, place: int) -> int:
-        """When the call at a place ended."""
+        """Returns when the call at a place ended."""
         return int(self.start_ns[place] + self.duration_ns[place])
 
     def inside(self) -> dict[int, list[tuple[int, int]]]:
-        """Start and end of the calls directly inside each call of the host that has some."""
+        """Returns host call -> start and end of the calls directly inside it."""
         found = dict[int, list[tuple[int, int]]]()
         for place in np.flatnonzero((self.parent >= 0) & ~self.on_device).tolist():
             found.setdefault(int(self.parent[place]), []).append((int(self.start_ns[place]), self.end_ns(place)))
         return found
 
     def with_insides(self) -> RankGraph:
-        """The same with `inside_until` by parents."""
+        """Returns the graph with `inside_until` recomputed from the parents."""
         return replace(self, inside_until=_inside_until(self.parent, self.type))
 
 
@@ -89,11 +89,11 @@ def rank_graph(table: NodeTable | None, timeline: RankTimeline | None,
     Args:
         table: The execution trace.
         timeline: The timeline, which may have more steps.
-        window: Start and end, the rank's clock, of what is taken of the timeline; None: what the execution trace has,
-            without one all.
+        window: Start and end of the part of the timeline to use, on the rank's clock; None: the time of the execution
+            trace's calls, or everything without an execution trace.
 
     Raises:
-        DataError: There is no call.
+        DataError: There are no calls.
     """
     links = linked(table, timeline) if table is not None else None
     if timeline is None or (links is not None and not links.num_linked):
@@ -122,7 +122,7 @@ def _launchers(timeline: RankTimeline) -> Integers:
 
 
 def _slices(timeline: RankTimeline, launcher: Integers, window: tuple[int, int] | None) -> Integers:
-    """Rows of operators and annotations that begin in the window, and of what was launched then."""
+    """Returns the rows of operators and annotations that begin in the window, and of what was launched in it."""
     wanted = timeline.type != RUNTIME
     if window is not None:
         begin = np.where(launcher >= 0, timeline.start_ns[launcher], timeline.start_ns)
@@ -147,7 +147,7 @@ def _joined(timeline: RankTimeline, slices: Integers, launcher: Integers, table:
 
 
 def _of_slices(timeline: RankTimeline, slices: Integers, node_of: Integers) -> dict[str, Integers]:
-    """Columns of calls and kernels that have a slice."""
+    """Returns the columns of calls and kernels that have a slice."""
     on_host = timeline.type[slices] < NUM_HOST
     return {
         "start_ns": timeline.start_ns[slices], "duration_ns": timeline.duration_ns[slices],
@@ -156,15 +156,15 @@ def _of_slices(timeline: RankTimeline, slices: Integers, node_of: Integers) -> d
 
 
 def _apart(name: Integers, thread: Integers, names: Sequence[str]) -> Integers:
-    """Threads, where a message that gloo sends or receives has one of its own: its slice stays open on the thread of
-    its call until the message has left or come, whatever the thread does meanwhile."""
+    """Returns the threads, with one of its own for each gloo send or receive: its slice stays open on the thread of its
+    call until the message has left or arrived, whatever the thread does meanwhile."""
     messages = np.isin(name, [number for number, text in enumerate(names) if text in MESSAGES])
     return np.where(messages, 3 * DEVICE_THREADS + np.arange(len(thread)), thread)
 
 
 def _of_nodes(timeline: RankTimeline, slices: Integers, table: NodeTable, links: Links,
               names: list[str]) -> dict[str, Integers]:
-    """Columns of calls without a slice, which stand where the call before them does; adds their names."""
+    """Returns the columns of calls without a slice, which start with the call before them; appends their names."""
     alone = np.flatnonzero(is_call(table) & (links.slice < 0))
     if len(alone):
         number = {name: place for place, name in enumerate(names)}
@@ -180,7 +180,7 @@ def _of_nodes(timeline: RankTimeline, slices: Integers, table: NodeTable, links:
 
 
 def _before(slices: Integers, rows: Integers) -> Integers:
-    """The slice of the last node before each of these rows that has one; -1 without."""
+    """Returns the slice of the last node before each of these rows that has one; -1 for none."""
     last = np.maximum.accumulate(np.where(slices >= 0, np.arange(len(slices)), -1))
     return np.where(last[rows] >= 0, slices[np.maximum(last[rows], 0)], -1)
 
@@ -207,7 +207,7 @@ def _nested(columns: dict[str, Any], names: Sequence[str], timeline: RankTimelin
 
 
 def _earlier(parent: Integers) -> Integers:
-    """Parents that began before; a kernel may seem to begin before its launch, where clocks differ."""
+    """Keeps parents that began earlier; with different clocks, a kernel may seem to begin before its launch."""
     return np.where(parent < np.arange(len(parent)), parent, -1)
 
 

@@ -1,4 +1,4 @@
-"""Communication that the execution trace of a rank has and its timeline does not: it has kind and size, but no time."""
+"""Communication that is in the execution trace of a rank but not in its timeline; it has op and size, but no time."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from distprof.merge.run.traces.trace_identity import identity_of
 def with_untimed(graph: RankGraph, known: Communication) -> Communication:
     """Adds the communication that only the execution trace has.
 
-    It is the work of backends, and operators that issue communication of which no such work is recorded; those without
-    a slice, whose issuer is not known to have issued work that has one.
+    This is work of backends without a slice, and issuing operators without a slice for which no work is recorded. It is
+    left out if the timeline shows communication that the same operator issued.
 
     Args:
         graph: The calls of the rank.
-        known: Communication of its timeline.
+        known: The communication of its timeline.
     """
     if graph.table is None:
         return known
@@ -54,8 +54,8 @@ def with_untimed(graph: RankGraph, known: Communication) -> Communication:
 
 def _with_recorded(known: Communication, found: list[tuple[int, int, str]]) -> (
         tuple[Communication, list[tuple[int, int, str]]]):
-    """Calls that a recorder noted and the timeline lacks, like those of other threads: the N-th of an op is the N-th
-    in the execution trace. Returned with the calls that are left."""
+    """Places calls that a recorder noted and the timeline lacks, like those of other threads: if there are as many of
+    an op as in the execution trace, the N-th is the N-th there. Returns them with the calls that remain."""
     place, left = known.place.copy(), list[tuple[int, int, str]]()
     alone = known.rows.with_row_index("row").filter((known.place < 0) & (known.issued_by < 0)).sort("enqueue_ns")
     for op in dict.fromkeys(op for *_, op in found):
@@ -68,7 +68,7 @@ def _with_recorded(known: Communication, found: list[tuple[int, int, str]]) -> (
 
 
 def _with_issuers(graph: RankGraph, known: Communication, issuers: Mapping[int, int]) -> Communication:
-    """Operators of work whose operator the timeline does not show."""
+    """Sets the operators of work whose operator the timeline does not show."""
     issued_by = [issuers.get(place, -1) if by < 0 <= place else by for place, by in zip(
         known.place.tolist(), known.issued_by.tolist(), strict=True)]
     if issued_by == known.issued_by.tolist():
@@ -78,7 +78,7 @@ def _with_issuers(graph: RankGraph, known: Communication, issuers: Mapping[int, 
 
 
 def _calls(table: NodeTable) -> list[tuple[int, int, str]]:
-    """Row of each call of communication, that of the operator that issued it (-1 where none is known), and the op."""
+    """Returns (row, row of the issuing operator or -1, op) of each communication call."""
     issuing, backends = _rows_of(table, ISSUING), _rows_of(table, BACKENDS)
     outer = {one for row in issuing for one in _around(table, row)}
     inner = {row: op for row, op in issuing.items() if row not in outer}
@@ -89,14 +89,14 @@ def _calls(table: NodeTable) -> list[tuple[int, int, str]]:
 
 
 def _rows_of(table: NodeTable, begin: tuple[str, ...]) -> dict[int, str]:
-    """Rows of calls whose names begin so and have an op in them -> the op."""
+    """Returns row -> op of the calls whose names have one of these prefixes and contain an op."""
     ops = {number: op for number, name in enumerate(table.names) if name.startswith(begin)
            and (op := op_of(name.rpartition(":")[2])) not in (None, SEND_RECV)}
     return {row: str(ops[int(table.name[row])]) for row in np.flatnonzero(np.isin(table.name, list(ops))).tolist()}
 
 
 def _issuer(table: NodeTable, row: int, op: str, issuing: Mapping[int, str], rows: Sequence[int]) -> int:
-    """The operator around the work of a backend, else the last one before of its op; `rows` are those of operators."""
+    """Returns the operator that encloses a backend's work, else the last earlier one of its op; `rows`: operators."""
     at = bisect_left(rows, row)
     before = reversed(rows[max(at - IN_FLIGHT, 0):at])
     same = (one for one in before if op in (issuing[one], *gloo_names(issuing[one])))
@@ -104,7 +104,7 @@ def _issuer(table: NodeTable, row: int, op: str, issuing: Mapping[int, str], row
 
 
 def _around(table: NodeTable, row: int) -> list[int]:
-    """Rows of the calls around a row, the nearest first."""
+    """Returns the rows of the calls that enclose a row, innermost first."""
     found = list[int]()
     at = int(table.parent[row])
     while at >= 0:
@@ -131,7 +131,7 @@ def _added(graph: RankGraph, known: Communication, places: list[int], issuers: l
 
 
 def _groups(table: NodeTable) -> dict[str, str]:
-    """Name of each process group that the execution trace lists -> its ranks, as text."""
+    """Returns name -> ranks, as text, of the process groups that the execution trace lists."""
     found = dict[str, str]()
     for number in (place for place, name in enumerate(table.names) if PROCESS_GROUPS in name):
         for row in np.flatnonzero(table.name == number).tolist():
@@ -146,7 +146,7 @@ def _groups_of_timeline(graph: RankGraph) -> dict[str, str]:
 
 
 def _listed(text: Any) -> dict[str, str]:
-    """No ranks mean all, as torch writes it."""
+    """Parses a list of process groups; as torch writes it, no ranks means all."""
     try:
         return {str(one["pg_name"]): text_of([int(rank) for rank in one["ranks"]] or range(
             min(int(one["group_size"]), MOST_RANKS))) for one in json.loads(text)}
@@ -155,7 +155,7 @@ def _listed(text: Any) -> dict[str, str]:
 
 
 def _group_of(graph: RankGraph, place: int, groups: dict[str, str]) -> str | None:
-    """The ranks that take part: those of the only group, or of the one that NCCL's note around the call names."""
+    """Returns the participating ranks: of the only group, or of the group in NCCL's node at or around the call."""
     if len(groups) < 2:
         return next(iter(groups.values()), None)
     table = graph.table

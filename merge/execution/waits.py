@@ -1,7 +1,6 @@
-"""Waits for communication, devices and other threads: they take no time, and come behind what they waited for.
+"""Waits for communication, devices and other threads: they take no time, and come after what they waited for.
 
-A thread that waits does nothing. Its time belongs to what it waits for, so that whoever makes that faster makes the
-wait shorter.
+A waiting thread does nothing. Its time belongs to what it waits for: if that becomes faster, the wait becomes shorter.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ Stretch = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A thread that stood still for communication, a kernel or another thread; times of the rank's clock."""
+    """A thread that was blocked by communication, a kernel or another thread; times on the rank's clock."""
 
     communication: int
-    """Place of that, of a thread its last call."""
+    """Place of what it waited for; for another thread, the last call there."""
     place: int
-    """Of the call that waited; -1 where it was none."""
+    """Place of the call that waited; -1 if no call shows the wait."""
     thread: int
     start_ns: int
     end_ns: int
 
 
 def waits_of(graph: RankGraph, found: Communication) -> list[Wait]:
-    """Waits for communication of the host, as recorded or, without that, as tensors show; and for kernels of devices.
+    """Finds the waits for host communication (as recorded, else by tensors), for device work, and for autograd threads.
 
-    For communication of a device, a thread goes on at once.
+    Communication on a device does not block a thread.
     """
     noted = list(_recorded(graph, found))
     return [*noted, *_by_tensors(graph, found, {one.place for one in noted}), *_for_devices(graph),
@@ -55,7 +54,7 @@ def _for_devices(graph: RankGraph) -> Iterator[Wait]:
 
 
 def _for_autograd(graph: RankGraph) -> Iterator[Wait]:
-    """Waits of the main thread for a backward that runs on a thread of autograd's, as with devices."""
+    """Yields waits of the main thread for backward passes on an autograd thread, as jobs with devices have them."""
     main = main_thread(graph)
     for first, last in backwards(graph):
         yield Wait(last, -1, main, int(graph.start_ns[first]), graph.end_ns(last))
@@ -79,7 +78,7 @@ def _waiting_calls(graph: RankGraph) -> Integers:
 
 
 def _by_tensors(graph: RankGraph, found: Communication, known: set[int]) -> list[Wait]:
-    """Waits of calls that use what communication of the host brought."""
+    """Finds waiting calls that use the result of host communication."""
     calls = {place for place in _waiting_calls(graph).tolist() if place not in known}
     if not calls:
         return []
@@ -90,12 +89,13 @@ def _by_tensors(graph: RankGraph, found: Communication, known: set[int]) -> list
 
 
 def with_bounds(graph: RankGraph, found: Communication, waits: Sequence[Wait]) -> RankGraph:
-    """Communication of the host ends when a thread that waited for it goes on, and begins when its operator has ended.
+    """Sets the bounds of host communication: from the end of its operator until a thread that waited for it continues.
 
-    It may begin before. That a backend begins later, though nothing on its thread is in front, is latency.
+    It begins earlier if it was recorded so. If a backend begins later although its thread is idle, this is latency and
+    counts as communication.
     """
     start, duration, own, inside = graph.start_ns.copy(), graph.duration_ns.copy(), graph.self_ns.copy(), graph.inside()
-    went_on = {one.communication: one.end_ns for one in waits}  # also where it was over, and noted later
+    went_on = {one.communication: one.end_ns for one in waits}  # also if it had ended before
     free = dict[int, int]()
     host = [(place, issuer) for place, issuer in zip(found.place.tolist(), found.issued_by.tolist(), strict=True)
             if place >= 0 and not graph.on_device[place] and duration[place]]
@@ -114,7 +114,7 @@ def with_bounds(graph: RankGraph, found: Communication, waits: Sequence[Wait]) -
 
 
 def stood_still(graph: RankGraph, waits: Sequence[Wait]) -> Mapping[int, list[Stretch]]:
-    """When each call itself waited: what of it no call inside shows."""
+    """Returns call -> the stretches in which it waited itself, outside of the calls inside it."""
     inside = graph.inside()
     found: dict[int, list[Stretch]] = defaultdict(list)
     for thread in sorted({one.thread for one in waits}):
@@ -129,7 +129,7 @@ def stood_still(graph: RankGraph, waits: Sequence[Wait]) -> Mapping[int, list[St
 
 
 def together(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """In order, those that overlap as one; without those that take no time."""
+    """Sorts stretches and joins those that overlap; drops those without duration."""
     found = list[Stretch]()
     for start, end in sorted(stretches):
         if found and start <= found[-1][1]:
@@ -140,7 +140,7 @@ def together(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def between(whole: Stretch, parts: Iterable[Stretch]) -> list[Stretch]:
-    """What is left of a stretch without its parts."""
+    """Returns what is left of a stretch without its parts."""
     found, at = list[Stretch](), whole[0]
     for start, end in [*together(parts), (whole[1], whole[1])]:
         if min(start, whole[1]) > at:

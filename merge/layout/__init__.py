@@ -1,1 +1,1 @@
-"""Slices that overlap and arrows that lead nowhere: what becomes of them, so that a viewer shows the rest."""
+"""The layout of a rank's events: handles overlapping slices and incomplete arrows, which a viewer cannot show."""

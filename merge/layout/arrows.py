@@ -1,4 +1,4 @@
-"""Finds which ends of arrows lack their other end or a slice to lie in, and which need another id."""
+"""Finds the ends of arrows that have no other end or are in no slice, and those that need another id."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from distprof.arrays import Array, Flags, Integers
 from distprof.merge.scan.scanned_columns import FLOW_START, NONE
 
 REUSED = 3 << 30
-"""Numbers of arrows whose id an earlier arrow of the rank had; other ids are below."""
+"""First of the new ids of arrows whose id an earlier arrow of the rank had; other ids are below."""
 
 
 class CompleteArrows:
-    """Takes ends of arrows that lie in a slice, by arrow and time, and finds those that lead somewhere.
+    """Takes ends of arrows that are in a slice, sorted by arrow and time, and finds the complete arrows.
 
-    A viewer binds an end to the slice around it; an end whose start is not there, or whose slice was left out, it drops
-    with an error, and a second start of one id too.
+    A viewer binds an end to its slice. It reports an error for an end whose start is missing or whose slice was left
+    out, and for a second start with the same id.
     """
 
     def __init__(self) -> None:
         self._key: tuple[int, ...] = ()
-        """Of the last end."""
+        """Key of the last end."""
         self._num_of_key = 0
-        """Arrows of that key that lead somewhere."""
+        """Complete arrows with that key so far."""
         self._next_number = REUSED
         self._runs, self._number = False, NONE
-        """Whether ends that follow belong to an arrow that leads somewhere; and the number it needs."""
+        """Whether ends that follow belong to a complete arrow; and the new id of that arrow, or `NONE`."""
         self._alone: tuple[Any, ...] | None = None
-        """A start behind which nothing has come yet."""
+        """A start that no other end has followed yet; None if there is none."""
 
     def add(self, keys: Sequence[Array], row: Integers, phase: Array) -> tuple[Integers, Flags, Integers]:
-        """Takes in the next ends.
+        """Takes the next ends.
 
         Args:
             keys: Columns that are equal for the ends of one arrow.
@@ -41,8 +41,8 @@ class CompleteArrows:
             phase: s, t or f, as codes.
 
         Returns:
-            Rows that are decided: not the last one where that is a start, but that of the call before; bool a row,
-            False for what hangs in the air; int64 a row, a number for arrows whose id was in use before, else `NONE`.
+            Rows that are decided: if the last row is a start, it is decided in the next call. For each, whether it
+            belongs to a complete arrow, and the new id of an arrow whose id was in use before, else `NONE`.
         """
         columns = [*keys, row, phase]
         if self._alone is not None:
@@ -55,11 +55,11 @@ class CompleteArrows:
         return row[:count], kept[:count], number[:count]
 
     def end(self) -> Integers:
-        """The rows that nothing has come behind."""
+        """Returns the row of a start that nothing has followed."""
         return np.empty(0, np.int64) if self._alone is None else self._alone[-2]
 
     def _begins(self, keys: Sequence[Array]) -> Flags:
-        """bool a row: the first one of its key."""
+        """Returns whether each row is the first of its key."""
         begins = np.zeros(len(keys[0]), bool)
         if len(begins):
             begins[0] = tuple(int(key[0]) for key in keys) != self._key
@@ -69,7 +69,7 @@ class CompleteArrows:
         return begins
 
     def _decide(self, begins: Flags, is_start: Flags) -> tuple[Flags, Integers]:
-        """Whether each row leads somewhere, and its number."""
+        """Returns whether each row belongs to a complete arrow, and its new id."""
         kept, number = np.full(len(begins), self._runs), np.full(len(begins), self._number)
         first = np.flatnonzero(begins | is_start)
         if not len(first):
@@ -86,7 +86,7 @@ class CompleteArrows:
         return kept, number
 
     def _before(self, whole: Flags, begins_key: Flags) -> Integers:
-        """How many arrows of the same key lead somewhere before each one."""
+        """Returns the number of complete arrows with the same key before each arrow."""
         before: Integers = np.cumsum(whole) - whole
         latest = np.maximum.accumulate(np.where(begins_key, np.arange(len(whole)), -1))
         return before - np.where(latest < 0, -self._num_of_key, before[latest])

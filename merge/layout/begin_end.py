@@ -1,4 +1,4 @@
-"""Pairs the begins and ends of slices that are written as two events, and keeps them apart from others."""
+"""Pairs the begins and ends of slices that are written as two events, and prevents ends from closing other slices."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from distprof.merge.scan.scanned_columns import ASYNC_BEGIN, BEGIN, END
 
 NO_NAME = -1
 ALL = -2
-"""In the place of a name or category: begins with any."""
+"""Key for begins of any name or category."""
 FEW = 16
 ROWS_AT_ONCE = 1 << 16
 
 Place = tuple[int, int]
-"""A thread and a time."""
+"""Thread and time."""
 
 
 def pair_halves(at_ns: Integers, thread: Array, phase: Array, name: Array, category: Array,
                 link: Integers) -> tuple[Integers, Integers]:
-    """Which begins and ends belong together: an end closes the innermost open begin of its thread that has its name.
+    """Pairs begins and ends: an end closes the innermost open begin of its thread with its name.
 
-    An asynchronous end closes that of its id and category instead.
+    An asynchronous end closes the innermost open begin with its id and category instead.
 
     Args:
         at_ns: Time of each begin and end, in the order of the file.
-        thread: Of each; likewise its phase.
-        phase: As a code.
-        name: Number of its name, -1 where there is none; likewise its category.
-        category: A number.
-        link: int64, what the id of asynchronous ones stands for.
+        thread: Number of each one's thread.
+        phase: Code of each one's phase.
+        name: Number of each one's name; -1 for none.
+        category: Number of each one's category; -1 for none.
+        link: int64, number of each one's id if it is asynchronous.
 
     Returns:
-        Places of the begins, and of the end of each, -1 where there is none.
+        Indices of the begins, and the index of each one's end, -1 if there is none.
     """
     begins, ends = array("q"), array("q")
     is_open: dict[object, _OpenBegins] = {}
     order = np.argsort(at_ns, kind="stable")
-    for first in range(0, len(order), ROWS_AT_ONCE):  # lists of all of them would be many times as large
+    for first in range(0, len(order), ROWS_AT_ONCE):  # lists of all rows would take many times the memory
         rows = order[first:first + ROWS_AT_ONCE]
         columns = (column[rows].tolist() for column in (phase, thread, name, category, link))
         for place, kind, on, called, of, linked in zip(rows.tolist(), *columns, strict=True):
@@ -62,28 +62,30 @@ def pair_halves(at_ns: Integers, thread: Array, phase: Array, name: Array, categ
 
 
 class _OpenBegins:
-    """Begins in one place that have not ended. An end looks at the innermost few first: nearly all belong to these."""
+    """Open begins of one thread or id. An end is searched for among the innermost few first, as it is nearly always
+    there.
+    """
 
     def __init__(self) -> None:
         self._stack: list[tuple[int, int, int]] = []
-        """Number, name and category of each, the innermost last."""
+        """Number, name and category of each begin, the innermost last."""
         self._index: _OpenByName | None = None
-        """All of them instead, once an end was not among the few."""
+        """Replaces the stack once an end was not found among the innermost few."""
 
     def __len__(self) -> int:
         return len(self._stack) if self._index is None else len(self._index)
 
     def add(self, number: int, name: int, category: int) -> None:
-        """Takes in a begin; numbers ascend."""
+        """Adds a begin; numbers ascend."""
         if self._index is None:
             self._stack.append((number, name, category))
         else:
             self._index.add(number, name, category)
 
     def close(self, name: int, category: int) -> int:
-        """Ends the innermost begin of that name or without one, and of that category; -1 without one.
+        """Closes the innermost begin with that name or no name, and with that category; returns its number, or -1.
 
-        An end may be without either.
+        An end without a name or category matches any.
         """
         if self._index is None:
             stack = self._stack
@@ -102,12 +104,12 @@ class _OpenBegins:
 
 
 class _OpenByName:
-    """Open begins, so that an end finds its own without a look at the others."""
+    """Open begins by name and category, so that an end finds its begin directly."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
         self._stacks: dict[tuple[int, int], list[int]] = {}
-        """Begins by name and category, the innermost last, some that have ended among them."""
+        """Begins by name and category, the innermost last; may contain begins that have ended."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -132,14 +134,16 @@ class _OpenByName:
 
 def ambiguous_places(thread: Array, start: Integers, end: Integers, begin_row: Integers,
                      end_row: Integers) -> set[Place]:
-    """Where an E stands behind a B in the file that begins when it ends: it would end that B, so it has to end before.
+    """Returns threads and times at which an E is after a B in the file that it does not belong to.
+
+    The E would close that B, so its slice has to end earlier.
 
     Args:
-        thread: int32 a slice that is written as two events.
-        start: Of each.
-        end: Of each.
+        thread: int32 per slice that is written as two events.
+        start: Start of each.
+        end: End of each.
         begin_row: Event number of each B.
-        end_row: Of its E, -1 where there is none.
+        end_row: Event number of its E; -1 for none.
     """
     has_end = end_row >= 0
     threads, times = np.concatenate([thread, thread[has_end]]), np.concatenate([start, end[has_end]])
@@ -156,7 +160,7 @@ def ambiguous_places(thread: Array, start: Integers, end: Integers, begin_row: I
 
 
 def in_places(thread: Integers, at_ns: Integers, places: set[Place]) -> Any:
-    """Numbers of the rows that are in one of these places."""
+    """Returns the indices of the rows that are at one of these places."""
     rows = np.flatnonzero(np.isin(at_ns, np.array([at for _, at in places], np.int64)))
     there = [place in places for place in zip(thread[rows].tolist(), at_ns[rows].tolist(), strict=True)]
     return rows[np.array(there, bool)]

@@ -1,4 +1,4 @@
-"""Which events of a rank are merged: by time, category, name and duration."""
+"""Selects the events of a rank to merge: by time, category, name and duration."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from distprof.merge.scan.scanned_columns import NONE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSelection:
-    """Filters of one rank's events. Names of processes and threads always stay."""
+    """Filters for one rank's events. Names of processes and threads are always kept."""
 
     windows_ns: Windows | None = None
-    """Spans on the rank's own clock; what lies outside of all of them is left out. None: no limit."""
+    """Time spans on the rank's own clock; events outside all of them are left out. None: no limit."""
     categories: frozenset[str] | None = None
-    """Those that stay; events without a category stay too. None: all."""
+    """Categories to keep; events without a category are kept too. None: all."""
     without_python: bool = False
-    """Leaves the Python frames out that torch.profiler records `with_stack`."""
+    """Leaves out the Python frames that torch.profiler records with `with_stack`."""
     min_duration_ns: int = 0
     """Shorter slices are left out."""
     keep: tuple[str, ...] = ()
-    """Slices stay whose names match one of these, as the shell matches names of files; all, without one."""
+    """Keeps only slices whose names match one of these shell patterns; all if empty."""
     drop: tuple[str, ...] = ()
-    """Of those, slices are left out whose names match one of these."""
+    """Leaves out those of them whose names match one of these."""
 
     @property
     def is_all(self) -> bool:
-        """True where nothing is left out."""
+        """True if nothing is left out."""
         return self == EventSelection()
 
     def kept(self, start_ns: Integers, duration_ns: Integers, category: Array, name: Array, is_slice: Flags,
              scanner: Scanner) -> Flags:
-        """True a row for what stays.
+        """Returns whether each row is kept.
 
         Args:
-            start_ns: int64 a row, the rank's own clock.
-            duration_ns: int64 a row, `NONE` where there is none.
-            category: Number a row, -1 where there is none.
-            name: Likewise.
-            is_slice: bool a row.
+            start_ns: int64 per row, on the rank's own clock.
+            duration_ns: int64 per row; `NONE` for none.
+            category: Number per row; -1 for none.
+            name: Number per row; -1 for none.
+            is_slice: bool per row.
             scanner: Has the texts of the numbers.
         """
         keep = ~(is_slice & (np.maximum(duration_ns, 0) < self.min_duration_ns))
@@ -75,19 +75,19 @@ def _is_named(keep: tuple[str, ...], drop: tuple[str, ...], text: bytes) -> bool
 
 
 class Windows:
-    """Spans in any order, which may overlap."""
+    """Time spans in any order, which may overlap."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Start and end of each, in ns."""
+        """Takes start and end of each, in ns."""
         ordered = np.array(sorted(spans), np.int64).reshape(-1, 2)
         self._starts, self._ends = ordered[:, 0].copy(), ordered[:, 1].copy()
-        # the last end of those that start no later
+        # the latest end of the spans that start no later
         self._latest = np.append(-(2**63), np.maximum.accumulate(self._ends)) if len(ordered) else np.array([-(2**63)])
 
     def meets(self, start_ns: Integers | int, end_ns: Integers | int) -> Flags:
-        """bool a row: it shares time with a span. Its own end is part of it, that of the span is not."""
+        """Returns whether each row overlaps a span. A row includes its own end, a span does not."""
         return self._latest.take(np.searchsorted(self._starts, end_ns, "right")) > start_ns
 
     def map(self, change: Callable[[Any], Any]) -> Windows:
-        """The spans after a change of all times, such as from one clock to another."""
+        """Returns the spans with all times converted, for example to another clock."""
         return Windows(zip(change(self._starts).tolist(), change(self._ends).tolist(), strict=True))

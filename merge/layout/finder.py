@@ -1,7 +1,7 @@
-"""Finds the layout of a rank out of one pass over its trace.
+"""Finds the layout of a rank in one pass over its trace.
 
-Slices and ends of arrows are kept as rows of some 30 bytes, and where there are many in a temporary file; what is found
-has a row for each event that changes.
+Slices and ends of arrows are kept as rows of some 30 bytes, in a temporary file if there are many; the result has one
+row per event that changes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from distprof.merge.scan.scanned_columns import (
 
 ENDS = {"category": np.int32, "name": np.int32, "link": np.int64, "at_ns": np.int64, "row": np.int64,
         "number": np.int64, "phase": np.uint8, "is_slice": np.bool_}
-"""Ends of arrows: the first five columns are the key, the first three are equal for the ends of one arrow. `is_slice`:
-the event is the slice itself, by its `bind_id`."""
+"""Columns of ends of arrows. The first five are the sort key, the first three are equal for the ends of one arrow.
+`is_slice`: the event is itself a slice, with a `bind_id`."""
 _END_OF = np.array([0, FLOW_END, FLOW_START, FLOW_STEP], np.uint8)
-"""By `flow_in` + 2 x `flow_out`: which end of an arrow a slice with a `bind_id` is."""
+"""By `flow_in` + 2 x `flow_out`: the phase of the arrow's end at a slice with a `bind_id`."""
 
 
 class LayoutFinder:
-    """Takes in scan after scan; close it afterwards."""
+    """Takes scans one after another; must be closed afterwards."""
 
     def __init__(self, scanner: Scanner, selection: EventSelection, base_ns: int, folder: Path | None = None,
                  room: int = ROOM) -> None:
@@ -56,11 +56,11 @@ class LayoutFinder:
         self.threads = RawThreads(scanner.threads)
         self._rows, self._ends = SortedRows(ROWS, 4, folder, room), SortedRows(ENDS, 5, folder, room)
         self._others = SortedRows({"start_ns": np.int64}, 0, folder, room)
-        """What is neither a slice nor a name."""
+        """Events that are neither slices nor metadata."""
         self._halves: list[tuple[Any, ...]] = []
         self._times = TimeSpan()
         self._last_start = -(2**63)
-        """Of slices."""
+        """Latest start of a slice."""
         self._num_left_out = 0
 
     def __enter__(self) -> LayoutFinder:
@@ -71,7 +71,7 @@ class LayoutFinder:
             rows.close()
 
     def add(self, text: Text, first: int) -> None:
-        """Takes in the rows of the last scan, the first of which has this number."""
+        """Adds the rows of the last scan; `first` is the event number of the first row."""
         scanner = self._scanner
         self.threads.look()
         start, phase, duration = (scanner.column(name) for name in ("ts_ns", "phase", "dur_ns"))
@@ -86,7 +86,7 @@ class LayoutFinder:
         self._add_linked(text, first, timed & FLOWS.take(phase), is_half, is_slice | (timed & (phase == BEGIN)))
 
     def _add_slices(self, rows: Integers, first: int, start: Integers, duration: Integers) -> None:
-        # take is twice as fast as an index, here and elsewhere
+        # take is twice as fast as indexing, here and elsewhere
         starts, durations = start.take(rows), np.maximum(duration.take(rows), 0)
         self._times.add(starts, starts + durations)
         self._last_start = max(self._last_start, int(starts.max(initial=self._last_start)))
@@ -118,7 +118,7 @@ class LayoutFinder:
             self._scanner.column(column)[ends] for column in ("ts_ns", "thread", "phase", "name", "category", "flags"))
         phase = np.where(is_bound, _END_OF[(flags & (FLOW_IN | FLOW_OUT)) >> 5], phase)
         number = len(self._ends) + np.arange(len(ends))
-        # of one id: name and category make different arrows of it
+        # arrows with the same id but another name or category are different arrows
         self._ends.add(np.where(is_bound, np.int32(-2), category), np.where(is_bound, np.int32(-2), name), links, at,
                        ends + first, number, phase, is_bound)
         asks = np.flatnonzero(~is_bound)
@@ -130,7 +130,7 @@ class LayoutFinder:
         return self._selection.kept(start + self._base_ns, duration, category, name, is_slice, self._scanner)
 
     def span(self) -> tuple[int, int] | None:
-        """First and last time, without those that are a day or more away from the middle one; None without any."""
+        """Returns first and last time, without events a day or more apart from most; None without events."""
         return self._times.span(self._all_times)
 
     def _all_times(self) -> Iterator[tuple[Any, Any]]:
@@ -141,7 +141,7 @@ class LayoutFinder:
             yield start, start
 
     def layout(self) -> Layout:
-        """Says what becomes of the rows; after `span`, once."""
+        """Computes the layout; must be called after `span`, and once."""
         pairs = self._pairs()
         nested = nest(self._rows, pairs, len(self._ends))
         hanging, reused, beside = self._arrows(nested.end_lanes, pairs.left_out)
@@ -156,7 +156,7 @@ class LayoutFinder:
 
     def _arrows(self, end_lanes: Array,
                 left_out: Integers) -> tuple[Integers, tuple[Integers, Integers], tuple[Integers, Integers]]:
-        """Rows of ends that hang in the air; rows and new ids; rows and lanes of those beside their thread."""
+        """Returns rows of incomplete ends; rows and new ids; and rows and lanes of those on side lanes."""
         hanging, reused, beside = list[Any](), list[tuple[Any, Any]](), list[tuple[Any, Any]]()
         arrows = CompleteArrows()
         for *keys, row, number, phase, is_slice in self._ends.blocks():
@@ -191,28 +191,28 @@ class LayoutFinder:
                                     np.zeros(len(alone), bool))
             left_out = np.sort(row[np.concatenate([begin[~keep], end[~keep & has_end], alone[~keep_alone]])])
             begin, end, duration = begin[keep], end[keep], duration[keep]
-        stays = np.flatnonzero(phase[begin] == BEGIN)  # asynchronous ones are in nobody's way
+        stays = np.flatnonzero(phase[begin] == BEGIN)  # asynchronous slices are not nested
         stays = stays[np.argsort(row[begin[stays]])]
         begin, end = begin[stays], end[stays]
         return Pairs(row[begin], at[begin], duration[stays], thread[begin], np.where(end >= 0, row[end], -1), left_out)
 
 
 def _ends_beside(nested: Nested, pairs: Pairs) -> tuple[Integers, Integers]:
-    """Rows of the ends of slices that are beside their thread, and their lanes."""
+    """Returns the rows of the ends of slices on side lanes, and their lanes."""
     is_pair = np.isin(nested.side_rows, pairs.row)
     ends = pairs.end[np.searchsorted(pairs.row, nested.side_rows[is_pair])]
     return ends[ends >= 0], nested.side_lanes[is_pair][ends >= 0]
 
 
 def _moved(cut_rows: Integers, cut_ns: Integers, pairs: Pairs) -> tuple[Integers, Integers]:
-    """Rows of the ends of slices that are cut, and their new times."""
+    """Returns the rows of the ends of slices that are cut, and their new times."""
     places = np.searchsorted(pairs.row, cut_rows)
     ends, end_ns = pairs.end[places], pairs.start_ns[places] + cut_ns
     return by_row([(ends[ends >= 0], end_ns[ends >= 0])])
 
 
 class RawThreads:
-    """Threads by the numbers that the scanner gives to them."""
+    """The scanner's threads by number."""
 
     def __init__(self, interner: Interner) -> None:
         self._interner = interner
@@ -222,7 +222,7 @@ class RawThreads:
         self._numbers: Any = np.empty(0, np.int32)
 
     def look(self) -> None:
-        """Takes in the threads that are new."""
+        """Adds new threads."""
         known = len(self.names)
         if len(self._interner) == known:
             return
@@ -235,5 +235,5 @@ class RawThreads:
         self._numbers[known:len(self.names)] = new
 
     def same(self, numbers: Array) -> Array:
-        """The numbers of rows, with one for all spellings of a thread: 7 and "7" are written as the same."""
+        """Replaces the numbers of rows by one number for all spellings of a thread: 7 and "7" are the same."""
         return numbers if len(self._first) == len(self.names) else self._numbers.take(numbers)

@@ -1,7 +1,7 @@
-"""The layout of a rank: which of its events cannot be shown as they are, and what becomes of each.
+"""The layout of a rank: which of its events cannot be shown as they are, and what happens to each.
 
-These are slices that overlap others of their thread, and arrows that lead nowhere. A viewer shows a thread as slices
-within slices: what partly overlaps goes to a lane beside the thread, or is cut.
+These are slices that overlap others of their thread, and incomplete arrows. A viewer shows a thread as nested slices:
+a slice that partly overlaps another one moves to a side lane of the thread, or is cut.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ def _nothing() -> Integers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Numbers of events, counted through the file and ascending, with what becomes of each."""
+    """Events that change, by their number in the file (ascending), and what happens to each."""
 
     side_rows: Integers = field(default_factory=_nothing)
-    """They leave their lane: slices that overlap another one there, and ends of arrows that belong to these."""
+    """Events that move to a side lane: slices that overlap others, and the ends of arrows at these slices."""
     side_lanes: Integers = field(default_factory=_nothing)
-    """Lane of each, from 1 on."""
+    """Lane of each, from 1."""
     num_side: int = 0
-    """Slices among them."""
+    """Number of slices among them."""
     cut_rows: Integers = field(default_factory=_nothing)
-    """Slices whose end is cut."""
+    """Slices that are cut at their end."""
     cut_ns: Integers = field(default_factory=_nothing)
-    """Their new durations."""
+    """New duration of each."""
     moved_rows: Integers = field(default_factory=_nothing)
-    """Ends (phase E) of such slices."""
+    """End events (phase E) of cut slices."""
     moved_ns: Integers = field(default_factory=_nothing)
-    """Their new times."""
+    """New time of each."""
     hanging_rows: Integers = field(default_factory=_nothing)
-    """Ends of arrows that are left out: they lie in no slice, or lack their other end. A slice stays, without arrow."""
+    """Ends of arrows that are left out: they are in no slice or have no other end. A slice stays, without its arrow."""
     reused_rows: Integers = field(default_factory=_nothing)
-    """Ends of arrows that need another id, since an arrow before had theirs."""
+    """Ends of arrows that get another id because an earlier arrow had theirs."""
     reused_ids: Integers = field(default_factory=_nothing)
     left_out_rows: Integers = field(default_factory=_nothing)
-    """Begins and ends that the selection leaves out."""
+    """Begins and ends of slices that the selection leaves out."""
     num_left_out: int = 0
-    """Events that the selection leaves out."""
+    """Number of events that the selection leaves out."""
 
     @property
     def num_lanes(self) -> int:
-        """Lanes that threads need at most, their own included."""
+        """Maximum number of lanes of a thread, including its own."""
         return int(self.side_lanes.max(initial=0)) + 1
 
 
 def by_row(parts: Sequence[tuple[Integers, Array]]) -> tuple[Integers, Integers]:
-    """Numbers of events and a value of each, joined, with the numbers in order."""
+    """Joins event numbers and their values, sorted by number."""
     rows, values = (np.concatenate([np.empty(0, np.int64), *(part[index] for part in parts)]) for index in range(2))
     order = np.argsort(rows, kind="stable")
     return rows[order], values[order]

@@ -1,4 +1,4 @@
-"""Goes over the slices of a rank by thread and time: gives them lanes, and finds those that ends of arrows are in."""
+"""Assigns lanes to the slices of a rank in order of thread and time, and finds the slices at the ends of arrows."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from distprof.merge.scan.engine import ENGINE
 from distprof.merge.scan.scanned_columns import AROUND, FOLLOWING
 
 TOLERANCE_NS = 1000
-"""Slices that stick out of each other by no more are cut: rounding, not another order of things."""
+"""Overlaps of at most this length are cut: they are rounding errors."""
 MAX_LANES = 16
 ROWS = {"thread": np.int32, "start_ns": np.int64, "turn": np.int64, "row": np.int64}
-"""What is gone over, by all of these columns. The row of a slice is the number of its event, that of an end of an arrow
-counts the ends."""
+"""Columns, all part of the sort key. The row of a slice is its event number, the row of an arrow's end is the number of
+the end."""
 PAIR, END_WITHIN, END_BEFORE = 1, 2, 3
-"""Turns among what starts together: slices with their duration, negative, as the longest are first; then begins of
-slices that are written as two events, by their row, as Perfetto begins them; then ends of arrows that belong to the
-slice around them, or to the one that follows."""
+"""Values of `turn`, which orders rows with the same start. First slices, with their negative duration, so that the
+longest are first; then begins of slices that are written as two events, by row, the order in which Perfetto begins
+them; then ends of arrows that belong to the slice around them, or to the next one."""
 
 
 class Pairs(NamedTuple):
-    """Slices that are written as two events, by the row of the first."""
+    """Slices that are written as two events, sorted by the row of the first."""
 
     row: Any
-    """Event number of the start."""
+    """Event number of the begin."""
     start_ns: Any
     duration_ns: Any
     thread: Any
     end: Any
-    """Event number of the end, -1 where there is none."""
+    """Event number of the end; -1 for none."""
     left_out: Any
     """Begins and ends that the selection leaves out, ascending."""
 
 
 class Nested(NamedTuple):
-    """What becomes of slices that cannot stay as they are, by row."""
+    """What happens to slices that cannot stay as they are, by row."""
 
     side_rows: Any
     side_lanes: Any
     cut_rows: Any
     cut_ns: Any
-    """New durations."""
+    """New duration of each."""
     end_lanes: Any
-    """Lane of the slice that each end of an arrow is at, -1 without one."""
+    """Lane of the slice at each end of an arrow; -1 for none."""
 
 
 def nest(rows: SortedRows, pairs: Pairs, num_ends: int) -> Nested:
-    """Goes over the slices of a rank.
+    """Nests the slices of a rank.
 
     Args:
         rows: `ROWS`; slices that are written as two events are added here.
-        pairs: These.
-        num_ends: How many ends of arrows there are.
+        pairs: Slices that are written as two events.
+        num_ends: Number of ends of arrows.
     """
-    # of what happens in one nanosecond Perfetto may read the E before the B, and would see no end
+    # if both are at the same ns, Perfetto may read the E before the B and miss the end
     empty = pairs.row[pairs.duration_ns == 0]
     pairs = pairs._replace(duration_ns=np.maximum(pairs.duration_ns, 1))
     if len(pairs.row):
@@ -81,7 +81,7 @@ def nest(rows: SortedRows, pairs: Pairs, num_ends: int) -> Nested:
 
 
 def _durations(turn: Integers, row: Integers, pairs: Pairs) -> Integers:
-    """As engines take them."""
+    """Returns durations as the engines expect them."""
     durations = np.negative(turn)
     if int(turn.max(initial=0)) > 0:
         durations[turn == END_WITHIN] = AROUND
@@ -92,7 +92,7 @@ def _durations(turn: Integers, row: Integers, pairs: Pairs) -> Integers:
 
 
 class _Found:
-    """Lanes and cuts so far."""
+    """Lanes and cuts found so far."""
 
     def __init__(self, num_ends: int) -> None:
         self.end_lanes = np.full(num_ends, -1, np.int8)
@@ -113,12 +113,12 @@ class _Found:
         self.cut(late["row"][~of_ends], late["cut"][~of_ends])
 
     def cut(self, row: Integers, duration_ns: Integers) -> None:
-        """Gives new durations to slices."""
+        """Sets new durations of slices."""
         if len(row):
             self._cuts.append((row, duration_ns))
 
     def cuts(self) -> tuple[Integers, Integers]:
-        """Row of each slice that is cut, ascending, and its duration: of several the last."""
+        """Returns the row of each cut slice, ascending, and its last set duration."""
         rows, cut_ns = by_row(self._cuts)
         is_last = np.ones(len(rows), bool)
         is_last[:-1] = rows[1:] != rows[:-1]
@@ -130,7 +130,7 @@ class _Found:
 
 
 def _end_before_begin(rows: SortedRows, pairs: Pairs, found: _Found) -> None:
-    """Cuts a nanosecond from what ends when a B begins that stands before the E in the file."""
+    """Cuts 1 ns from slices that end when a B begins that is before their E in the file."""
     cut_rows, cut_ns = found.cuts()
     ends = pairs.start_ns + _shown(pairs.row, pairs.duration_ns, cut_rows, cut_ns)
     places = ambiguous_places(pairs.thread, pairs.start_ns, ends, pairs.row, pairs.end)
@@ -150,7 +150,7 @@ def _slices(rows: SortedRows, pairs: Pairs) -> Iterator[tuple[Any, Any, Any, Any
 
 
 def _shown(row: Integers, duration_ns: Integers, cut_rows: Integers, cut_ns: Integers) -> Integers:
-    """The durations of slices, as far as they are cut already."""
+    """Returns the durations of slices after the cuts so far."""
     if not len(cut_rows):
         return duration_ns
     place = np.minimum(np.searchsorted(cut_rows, row), len(cut_rows) - 1)

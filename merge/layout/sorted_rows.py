@@ -1,4 +1,4 @@
-"""Rows in the order of their keys, however many: those that there is no room for in memory lie in a temporary file."""
+"""External merge sort: rows in order of their keys; those that exceed the memory limit are in a temporary file."""
 
 from __future__ import annotations
 
@@ -14,54 +14,55 @@ import numpy as np
 from distprof.arrays import Array, Integers
 
 ROOM = 1 << 20
-"""Rows in memory at most: some 100 MB while they are sorted."""
+"""Maximum number of rows in memory: some 100 MB during sorting."""
 MOST_RUNS = 1 << 8
-"""Sorted parts that share the room; of more each takes as much: shorter reads cost more than they spare."""
+"""Maximum number of sorted runs among which the memory is divided. With more, each still gets this share, because
+shorter reads cost more than they save."""
 KEY_BITS = 62
 
 Columns = tuple[Any, ...]
 
 
 class SortedRows:
-    """Takes rows in any order and gives them back sorted, in blocks."""
+    """Takes rows in any order and returns them sorted, in blocks."""
 
     def __init__(self, kinds: Mapping[str, Any], num_keys: int, folder: Path | None = None, room: int = ROOM) -> None:
-        """Holds no row yet.
+        """Creates an empty store.
 
         Args:
             kinds: Name and type of each column.
-            num_keys: So many of the first columns are the keys, the one that weighs most first: integers below 2^62
-                that no two rows have in common. Without keys rows have no order.
-            folder: Where the file is made that rows go to; a place of the machine's choice where there is none.
-            room: Rows that are held in memory.
+            num_keys: Number of key columns, which come first, most significant first: integers below 2^62, unique as a
+                whole. Without keys, rows have no order.
+            folder: Where the temporary file is created; None: in the system's default folder.
+            room: Maximum number of rows in memory.
         """
         self._kinds, self._num_keys = list(map(np.dtype, kinds.values())), num_keys
         self._folder, self._room = folder, room
         self._held: list[Columns] = []
         self._num_held = 0
         self._runs: list[tuple[int, int]] = []
-        """Place in the file, and rows, of each sorted part."""
+        """Offset in the file and number of rows of each sorted run."""
         self._file: Any = None
 
     def __len__(self) -> int:
         return self._num_held + sum(count for _, count in self._runs)
 
     def add(self, *columns: Any) -> None:
-        """Takes in rows; the arrays must not change afterwards."""
+        """Adds rows; the arrays must not change afterwards."""
         self._held.append(columns)
         self._num_held += len(columns[0])
         if self._num_held >= self._room:
             self._spill()
 
     def close(self) -> None:
-        """Gives room and file back."""
+        """Releases memory and file."""
         self._held, self._num_held, self._runs = [], 0, []
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def parts(self) -> Iterator[Columns]:
-        """All rows, in no order."""
+        """Yields all rows, in no order."""
         for run in map(self._reader, self._runs):
             while run.fill():
                 yield run.take(len(run))
@@ -69,7 +70,7 @@ class SortedRows:
             yield tuple(self._joined(range(len(self._kinds))))
 
     def blocks(self) -> Iterator[Columns]:
-        """All rows by their keys."""
+        """Yields all rows in order of their keys."""
         if not self._runs:
             if self._num_held:
                 yield self._held_in_order()
@@ -78,7 +79,7 @@ class SortedRows:
             self._spill()
         runs = [run for run in map(self._reader, self._runs) if run.fill()]
         while runs:
-            # what is behind the last row that was read of a run is unknown
+            # the rows of a run after the last one that was read are unknown
             limit = min((run.last for run in runs if run.has_more), default=None)
             pieces = [run.take(run.count_until(limit)) for run in runs if limit is None or run.first <= limit]
             yield _in_order([np.concatenate(column) for column in zip(*pieces, strict=True)], self._num_keys)
@@ -102,7 +103,7 @@ class SortedRows:
         return _in_order(columns, self._num_keys)
 
     def _joined(self, indices: Sequence[int]) -> list[Any]:
-        """Columns of the rows that are in memory."""
+        """Returns columns of the rows in memory."""
         return [np.concatenate([part[index] for part in self._held], dtype=self._kinds[index]) for index in indices]
 
     def _reader(self, run: tuple[int, int]) -> _Run:
@@ -112,10 +113,10 @@ class SortedRows:
 
 
 class _Run:
-    """Reads a sorted part of the file, block after block."""
+    """Reads a sorted run of the file, block by block."""
 
     first: tuple[int, ...]
-    """Keys of the next row; likewise of the last one that was read."""
+    """Keys of the next row; `last`: of the last row that was read."""
     last: tuple[int, ...]
 
     def __init__(self, file: BufferedRandom, place: int, count: int, kinds: Sequence[Any], num_keys: int,
@@ -131,11 +132,11 @@ class _Run:
 
     @property
     def has_more(self) -> bool:
-        """True where not all of it was read."""
+        """True if not all rows were read."""
         return self._num_read < self._count
 
     def fill(self) -> bool:
-        """Reads on where nothing is left of what was read; False at the end."""
+        """Reads on if no read row is left; returns False at the end."""
         if not len(self) and self.has_more:
             rows = min(self._room, self._count - self._num_read)
             self._columns = [self._read(place + self._num_read * kind.itemsize, rows, kind)
@@ -155,18 +156,18 @@ class _Run:
         return tuple(int(column[row]) for column in self._columns[:self._num_keys])
 
     def count_until(self, limit: tuple[int, ...] | None) -> int:
-        """Rows up to these keys."""
+        """Returns the number of rows up to and including these keys."""
         low, high = 0, len(self)
         if limit is None or self.last <= limit:
             return high
         for column, key in zip(self._columns[:self._num_keys], limit, strict=True):
-            # below `low` all are less than the limit, from `high` on all are more; those between are equal so far
+            # rows below `low` are less than the limit, rows from `high` are greater; those between are equal so far
             low, high = (low + int(np.searchsorted(column[low:high], column.dtype.type(key), side))
                          for side in ("left", "right"))
         return high
 
     def take(self, count: int) -> Columns:
-        """The next rows."""
+        """Returns the next rows."""
         taken = tuple(column[:count] for column in self._columns)
         self._columns = [column[count:] for column in self._columns]
         if len(self):
@@ -180,11 +181,11 @@ def _in_order(columns: Sequence[Array], num_keys: int) -> Columns:
 
 
 def _order(keys: Sequence[Array]) -> Integers | None:
-    """Places of rows by their keys; None where they are in order."""
+    """Returns the indices of rows in order of keys; None if there are no keys or rows."""
     if not len(keys) or not len(keys[0]):
         return None
     packed, num_packed = _packed(keys)
-    order = np.argsort(packed, kind="stable")  # most is in order already, which this kind of sort makes use of
+    order = np.argsort(packed, kind="stable")  # most rows are already in order, which makes a stable sort fast
     if num_packed == len(keys):
         return order
     ordered = packed.take(order)
@@ -199,7 +200,7 @@ def _order(keys: Sequence[Array]) -> Integers | None:
 
 
 def _packed(keys: Sequence[Array]) -> tuple[Integers, int]:
-    """An integer a row that orders rows by the first keys, as many as there is room for; and how many these are."""
+    """Packs as many of the first keys as fit into one integer per row that sorts alike; returns also their number."""
     packed, used = np.zeros(len(keys[0]), np.int64), 0
     for index, key in enumerate(keys):
         least = int(key.min())

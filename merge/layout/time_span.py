@@ -1,4 +1,4 @@
-"""The time from the first to the last event of a rank, without events whose time is out of the question."""
+"""The time from the first to the last event of a rank, without events with implausible times."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ import numpy as np
 from distprof.arrays import Integers
 
 FAR_NS = 86_400 * 10**9
-"""What is parted from most events by so long a gap is damaged, or of another clock: it would make the rest a dot."""
+"""Events separated from most others by a gap of a day are damaged or of another clock; the rest would shrink to a dot.
+"""
 
 Parts = Callable[[], Iterator[tuple[Any, Any]]]
-"""Gives start and end of all events, part after part."""
+"""Returns start and end of all events, part by part."""
 
 
 class TimeSpan:
-    """Sees the times of events once; looks again only where they lie days apart."""
+    """Sees the times of events once; a second time only if they are days apart."""
 
     def __init__(self) -> None:
         self._num_times = 0
         self._first, self._last = 2**63 - 1, -(2**63)
 
     def add(self, start: Integers, end: Integers) -> None:
-        """Takes in events."""
+        """Adds events."""
         if len(start):
             self._num_times += len(start)
             self._first, self._last = min(self._first, int(start.min())), max(self._last, int(end.max()))
 
     def span(self, parts: Parts) -> tuple[int, int] | None:
-        """First and last time, without those that are far away from all others; None without any.
+        """Returns first and last time, without events that are far from all others; None without events.
 
         Args:
-            parts: Of the same events.
+            parts: The same events.
         """
         if not self._num_times:
             return None
@@ -44,9 +45,9 @@ class TimeSpan:
 
 
 def _around_the_middle(parts: Parts) -> tuple[int, int]:
-    """First and last start around the middle one, as far as no gap of `FAR_NS` parts them from it.
+    """Returns the first and last start around the median start that no gap of `FAR_NS` separates from it.
 
-    Starts are looked at day by day, of which there are some 10^5 at most: within one there is no such gap.
+    Starts are grouped by day (at most some 10^5), because there is no such gap within a day.
     """
     days: dict[int, list[int]] = {}
     for start, _ in parts():

@@ -1,6 +1,7 @@
-"""Allocations of a rank: who made each one, how long it lived, and what it holds.
+"""Allocations of a rank: what made each one, how long it lived, and what it holds.
 
-What ran on a thread at a moment: the innermost slice, and the operator that the script called.
+An allocation belongs to what ran on its thread at that time: the innermost slice, and the operator called by the
+script.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, NUM_HOST, OPERATOR, RankTimeline
 
 BUFFERS = (*COMMUNICATION, "FSDP::all_gather", "FSDP::post_backward_reduce")
-"""Beginnings of names of slices in which buffers of collectives are made."""
+"""Prefixes of the names of slices in which buffers of collectives are allocated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
-    """What each slice lies in, as numbers of slices; -1 for none."""
+    """The slices around each slice, by number; -1 for none."""
 
     operator: Integers
-    """The outermost operator, functions of the autograd engine apart."""
+    """The outermost operator, not counting functions of the autograd engine."""
     model: Integers
     """The outermost module call."""
     communicates: Flags
@@ -37,7 +38,7 @@ class Outer:
 
 
 def outer_of(timeline: RankTimeline, nesting: Nesting) -> Outer:
-    """Goes from outer slices to inner ones."""
+    """Finds the slices around each slice, from outer to inner ones."""
     size = len(timeline.name)
     operator, model, communicates = np.full(size, -1), np.full(size, -1), np.zeros(size, bool)
     engine, module, talks = (np.array([*map(test, timeline.names), False], bool)[timeline.name]
@@ -55,7 +56,7 @@ def outer_of(timeline: RankTimeline, nesting: Nesting) -> Outer:
 
 
 def place_at(places: Places, row: Integers) -> tuple[Integers, Integers]:
-    """Number of the phase and of the module of slices; 0 and -1 where there is none."""
+    """Returns the numbers of the phase and of the module of slices; 0 and -1 if there is none."""
     if not len(places.phase):
         return np.zeros(len(row), np.int64), np.full(len(row), -1)
     return np.where(row >= 0, places.phase[row], 0), np.where(row >= 0, places.module[row], -1)
@@ -80,36 +81,34 @@ SCHEMA = {
     "shapes": pl.String(), "module_path": pl.String(), "class_name": pl.String(), "phase": pl.String(),
     "category": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String(),
     "last_used_ns": pl.Int64(), "used_by": pl.String(), "unused_ns": pl.Int64()}
-"""A row per allocation; `first` and `last` are the numbers of the events on the device at which it began and was over,
-`last` null where it was still alive. `unused_ns` is from its last use until it was freed, null where one of them is not
-known.
-"""
+"""One row per allocation. `first` and `last` are the numbers of the device's events at which it began and ended; `last`
+is null if it was still alive. `unused_ns` is the time from its last use to its release; null if either is unknown."""
 USED = {"device": pl.String(), "address": pl.Int64(), "made_ns": pl.Int64(), "last_used_ns": pl.Int64(),
         "used_by": pl.String()}
-"""Columns of uses.parquet that are used."""
+"""Columns of uses.parquet that are read."""
 EXACT_NS = 1000
-"""The times of a trace and of the profiler's own events differ by less."""
+"""Times of a trace and of the profiler's own events differ by less than this."""
 HELD = {"time_ns": pl.Int64(), "device": pl.String(), "address": pl.Int64(), "category": pl.String(),
         "module_path": pl.String(), "name": pl.String(), "shape": pl.String(), "dtype": pl.String()}
-"""Columns of tensors.parquet that are used."""
+"""Columns of tensors.parquet that are read."""
 ORDER = ("parameter", "buffer", "optimizer_state", "gradient", "input")
-"""What a storage is that was seen as several of these: the first."""
+"""If a storage was observed as several of these, the first one counts."""
 
 
 def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held: pl.DataFrame,
                    uses: pl.DataFrame, *, whole: bool = True) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Allocations and events of a rank.
+    """Finds the allocations of a rank.
 
     Args:
-        rank: Its number.
+        rank: Number of the rank.
         timeline: Its slices.
-        events: What the same scan found.
-        held: Tensors that the rank was seen to hold, `HELD`; none where nobody looked.
-        uses: When allocations were last used, `USED`; none where nobody looked.
-        whole: False where the recording ended within a step: what was alive then may be anything.
+        events: Memory events found in the same scan.
+        held: Tensors that the rank was observed to hold, `HELD`; empty if not observed.
+        uses: Last uses of allocations, `USED`; empty if not observed.
+        whole: False if the recording ended within a step: what was alive then may be anything.
 
     Returns:
-        `SCHEMA`, and the events with `number`, from 0 for each device.
+        `SCHEMA`, and the events with `number`, which starts at 0 for each device.
     """
     rows = events.frame(timeline.base_ns).with_columns(
         number=pl.int_range(pl.len()).over("device"), sign=pl.col("bytes") > 0)
@@ -121,7 +120,8 @@ def allocations_of(rank: int, timeline: RankTimeline, events: MemoryEvents, held
 
 
 def _paired(rows: pl.DataFrame) -> pl.DataFrame:
-    """Each allocation with what follows at its address: its free, or another allocation if that was not seen."""
+    """Pairs each allocation with the next event at its address: its free, or another allocation if the free was missed.
+    """
     following = {name: pl.col(name).shift(-1).over("device", "address") for name in
                  ("sign", "time_ns", "thread", "number")}
     freed = ~following["sign"]
@@ -149,10 +149,10 @@ def _with_origin(made: pl.DataFrame, timeline: RankTimeline, nesting: Nesting) -
 
 
 def _with_uses(made: pl.DataFrame, uses: pl.DataFrame) -> pl.DataFrame:
-    """When each was last used. What operators do not tell of, such as a copy to another process, is no use."""
+    """Adds when each was last used. Uses that are not operators, such as a copy to another process, are unknown."""
     joined = made.sort("made_ns", maintain_order=True).join_asof(
         uses.select(*USED).sort("made_ns"), on="made_ns", by=["device", "address"], strategy="nearest",
-        tolerance=EXACT_NS, check_sortedness=False).sort("row")  # as they were
+        tolerance=EXACT_NS, check_sortedness=False).sort("row")  # the original order
     last = pl.min_horizontal("last_used_ns", "freed_ns")
     return joined.with_columns(last_used_ns=pl.when(pl.col("last_used_ns").is_not_null()).then(last)).with_columns(
         unused_ns=pl.col("freed_ns") - pl.col("last_used_ns"))
@@ -167,7 +167,7 @@ def _words(name: str, known: Sequence[str | None], numbers: Array) -> pl.Series:
 
 
 def _with_category(made: pl.DataFrame, held: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
-    """What the rank was seen to hold is that; the rest follows from when it was made and freed."""
+    """Adds categories: observed ones, else those that follow from when an allocation was made and freed."""
     backward, later = pl.col("end_phase") == BACKWARD, pl.col("freed_ns") > pl.col("call_end_ns")
     forward = pl.col("phase").is_in(["forward", "recompute"]) & (pl.col("call_end_ns") >= 0)
     kept = (forward & ((pl.col("freed_ns").is_null() & whole) | later)) | (
@@ -180,7 +180,7 @@ def _with_category(made: pl.DataFrame, held: pl.DataFrame, *, whole: bool) -> pl
 
 
 def _seen(made: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Category, name, shape and dtype of allocations that were alive when a tensor was seen at their address."""
+    """Adds category, name, shape and dtype if a tensor was observed at the address of a live allocation."""
     made = made.with_row_index("row")
     order = {name: number for number, name in enumerate(ORDER)}
     both = made.select("row", "device", "address", "made_ns", "freed_ns").join(

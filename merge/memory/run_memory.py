@@ -1,4 +1,4 @@
-"""Allocations of all ranks of a run, and the peaks of their devices: what was alive then, added up."""
+"""Allocations of all ranks of a run, and the peak of each device with what was alive then."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from distprof.units import spans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The moment at which most was allocated on a device."""
+    """The time at which the most was allocated on a device."""
 
     rank: int
     device: str
     time_ns: int
     peak_bytes: int
-    """By the allocator's own count; on a CPU what the allocations of the recording add up to: what was there before is
-    not known, and what threads without profiler free is never taken off torch's count."""
+    """By the allocator's count. On a CPU, the sum of the recorded allocations: earlier ones are unknown, and torch's
+    count never drops what threads without a profiler free."""
     before_bytes: int | None
-    """What was allocated when the recording began, and not freed since; None on a CPU."""
+    """Bytes allocated before the recording and not freed by then; None on a CPU."""
     unknown_bytes: int
-    """What torch counted then beyond all that is known; on a CPU it is not in `peak_bytes`."""
+    """What torch counted in addition to all that is known; on a CPU it is not in `peak_bytes`."""
     reserved_bytes: int | None
-    """What the allocator held of the device then; None where it does not say."""
+    """Device memory held by the allocator then; None if not recorded."""
     alive: pl.DataFrame
-    """Rows of `allocations_of`, largest first."""
+    """Rows of `allocations_of` that were alive then, largest first."""
     unused_bytes: int | None
-    """Of those that no operator used any more, though they were freed only later; None where nobody looked."""
+    """Bytes of those that no operator used any more, although they were freed only later; None if uses are unknown."""
 
 
 def peaks_of(rank: int, allocations: pl.DataFrame, events: pl.DataFrame) -> list[Peak]:
-    """One per device with allocations."""
+    """Returns one peak per device with allocations."""
     return [_peak(rank, device, allocations.filter(pl.col("device") == device), events.filter(device=device))
             for device in events["device"].unique().sort().to_list()]
 
@@ -67,13 +67,13 @@ def _peak(rank: int, device: str, allocations: pl.DataFrame, events: pl.DataFram
 
 
 def unused_at(time_ns: int) -> pl.Expr:
-    """True for allocations whose last use was before, and which were freed."""
+    """Selects allocations whose last use was earlier and that were freed later."""
     return (pl.col("last_used_ns") < time_ns) & pl.col("freed_ns").is_not_null()
 
 
 def allocated_after(device: str, events: pl.DataFrame) -> pl.DataFrame:
-    """Events of a device with what was allocated `after` each: by the allocator's count; on a CPU since the recording
-    began, as in `Peak`.
+    """Adds to a device's events what was allocated `after` each: by the allocator's count; on a CPU, since the start of
+    the recording, as in `Peak`.
     """
     seen = events.with_columns(_changes(events)).with_columns(after=pl.col("seen").cum_sum())
     is_counted = device != "cpu" and events["allocated"].null_count() == 0
@@ -81,35 +81,35 @@ def allocated_after(device: str, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _changes(events: pl.DataFrame) -> list[pl.Expr]:
-    """Bytes by which an event changes what is alive of the recording (`seen`) and of what was there before (`old`)."""
+    """Returns by how much each event changes the live bytes of the recording (`seen`) and older ones (`old`)."""
     size = pl.col("bytes")
     alive = pl.when(size > 0).then(size).otherwise(0).shift(1, fill_value=0).over("address")
-    # an allocation at the address of another one: the free of that one was not seen
+    # an allocation at the address of another one: its free was missed
     return [pl.when(size > 0).then(size - alive).when(alive > 0).then(size).otherwise(0).alias("seen"),
             pl.when((size < 0) & (alive == 0)).then(size).otherwise(0).alias("old")]
 
 
 BY = {"category": "category", "module": "module_path", "class": "class_name", "op": "op", "phase": "phase",
       "rank": "rank", "device": "device"}
-"""What `--by` takes, and the column of it."""
+"""Values of `--by` -> column."""
 NUMBERS = ("peak_bytes", "peak_tensors", "largest_bytes", "unused_bytes", "allocated_bytes", "allocations",
            "kept_bytes", "unused_byte_s")
-"""Columns of `grouped` behind those of `--by`."""
+"""Columns of `grouped` after those of `--by`."""
 
 
 def grouped(rows: pl.DataFrame, peaks: Sequence[Peak], by: Sequence[str]) -> pl.DataFrame:
-    """Sums over the ranks.
+    """Sums allocations over the ranks.
 
     Args:
-        rows: Of `allocations_of`.
-        peaks: Of the same ranks.
+        rows: Rows of `allocations_of`.
+        peaks: Peaks of the same ranks.
         by: Keys of `BY`.
 
     Returns:
-        The columns of `by`; `peak_bytes` and `peak_tensors` that were alive at the peak of their device,
-        `largest_bytes` of one of them, and `unused_bytes` of those that were not used any more; `allocated_bytes` and
-        `allocations` of the whole recording, and of these `kept_bytes`, which forward made and backward needed, and
-        `unused_byte_s`: bytes times the seconds from their last use until they were freed. Largest at the peak first.
+        The columns of `by`; of allocations alive at the peak of their device: `peak_bytes`, `peak_tensors`,
+            `largest_bytes` of one of them, and `unused_bytes` of those that were not used any more; of the whole
+            recording: `allocated_bytes`, `allocations`, `kept_bytes` of what forward made and backward needed, and
+            `unused_byte_s`, the sum of bytes times seconds from last use to release. Largest at the peak first.
 
     Raises:
         UsageError: `by` has another key.
@@ -130,7 +130,7 @@ def grouped(rows: pl.DataFrame, peaks: Sequence[Peak], by: Sequence[str]) -> pl.
 
 
 def longest_unused(rows: pl.DataFrame, top: int | None) -> pl.DataFrame:
-    """Allocations that were kept for nothing, by size times the time for which they were; `top` of them, or all."""
+    """Returns allocations by size times the time from last use to release; the `top` ones, or all."""
     kept = rows.filter(pl.col("unused_ns") > 0).with_columns(
         unused_byte_s=pl.col("size_bytes") * (pl.col("unused_ns") / 1e9))
     found = kept.sort("unused_byte_s", "made_ns", descending=[True, False]).drop("first", "last")
@@ -147,23 +147,23 @@ def _column(key: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMemory:
-    """What was found."""
+    """The allocations of a run."""
 
     rows: pl.DataFrame
     """`allocations_of` of all ranks."""
     peaks: Sequence[Peak]
-    """By rank and device."""
+    """One per rank and device."""
     held: pl.DataFrame
     """What each rank held when the recording began: rank, device, category, size_bytes."""
     num_bad: int
-    """Events that say neither size nor address, which were left out."""
+    """Events without a size or address, which were left out."""
     problems: Sequence[Problem]
 
     def of_ranks(self, ranks: Sequence[int]) -> RunMemory:
-        """What was found of some; without any all of it.
+        """Returns the part of some ranks; everything if none are given.
 
         Raises:
-            UsageError: One has no allocations.
+            UsageError: A rank has no allocations.
         """
         known = sorted({peak.rank for peak in self.peaks})
         for rank in ranks:
@@ -177,7 +177,7 @@ class RunMemory:
 
 
 def run_memory(run: Run) -> RunMemory:
-    """Reads the allocations of a run: those of the memory pass, or those of traces of torch.profiler.
+    """Reads the allocations of a run: from the memory pass, or from traces of torch.profiler.
 
     Raises:
         DataError: No rank has any.
@@ -215,7 +215,7 @@ def run_memory(run: Run) -> RunMemory:
 
 
 def ended_early(rank: int, timeline: RankTimeline) -> MemoryEndedEarly | None:
-    """What the recording says where it ended before its last step; None where it did not."""
+    """Returns what a recording says that ended before its last step; None if it did not."""
     ours = timeline.metadata.get("distprof")
     found = ours.get(ENDED_EARLY) if isinstance(ours, dict) else None
     if not isinstance(found, dict):
@@ -226,7 +226,7 @@ def ended_early(rank: int, timeline: RankTimeline) -> MemoryEndedEarly | None:
 
 
 def _at_the_start(held: pl.DataFrame) -> pl.DataFrame:
-    """What was held before the first step of the pass, each storage once."""
+    """Returns what was held before the first step of the pass, each storage once."""
     first = held.filter(pl.col("time_ns") == pl.col("time_ns").min().over("rank"))
     return first.unique(["rank", "device", "address"], keep="first", maintain_order=True).group_by(
         "rank", "device", "category", maintain_order=True).agg(pl.col("size_bytes").sum())

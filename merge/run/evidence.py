@@ -32,7 +32,7 @@ def evidence_of_run(run: Run) -> Evidence | None:
 
 
 def has_exchanged(run: Run) -> bool:
-    """Whether the first rank has made a call that may say how ranks divide their work."""
+    """Returns whether the first rank made a call that may show how ranks divide their work."""
     if run.summaries is not None:
         return _has_exchanged(run.summaries, run.ranks[0].number)
     return not _exchanged(run.ranks[:1]).is_empty()

@@ -1,1 +1,1 @@
-"""Snapshots of torch.cuda.memory: read without trust, what was alive when, how the device's memory is divided."""
+"""Snapshots of torch.cuda.memory: reads the untrusted files, and finds lifetimes of allocations and fragmentation."""

@@ -1,6 +1,6 @@
-"""Allocations of a device: when each was made and freed, from its history and what is alive at its end, and their sums.
+"""Allocations of a device: when each was made and freed, from the history and the blocks at its end, and their sums.
 
-Histories have millions of entries: columns are as narrow as they can be, and none is kept longer than needed.
+Histories have millions of entries, so columns are as narrow as possible, and none is kept longer than needed.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from distprof.arrays import Array, Flags, Integers
 from distprof.merge.snapshot.snapshot_file import ENTRY, NUMBERS, STATES, Snapshot
 
 BEFORE = -1
-"""In place of the number of an entry: before the history began."""
+"""Instead of an entry's number: before the history began."""
 ALLOCATED = STATES.index("active_allocated")
 FREES = [NUMBERS[name] for name in ("free_requested", "free_completed", "free")]
 NO_HISTORY = np.zeros(0, ENTRY)
 SCHEMA = {"rank": pl.Int64(), "device": pl.Int64(), "address": pl.Int64(), "size_bytes": pl.Int64(),
           "made_us": pl.Int64(), "freed_us": pl.Int64(), "stream": pl.Int64(), "line": pl.String(),
           "stack": pl.String(), "is_at_peak": pl.Boolean(), "is_alive": pl.Boolean()}
-"""A row per allocation; `made_us` is null where it is older than the history, `freed_us` where it was never freed, or
-nothing says when. `stack` has a line a frame, innermost first."""
+"""One row per allocation. `made_us` is null if it is older than the history; `freed_us` if it was never freed, or if
+the time is unknown. `stack` has one line per frame, innermost first."""
 KEYS = {name: SCHEMA[name] for name in ("rank", "device", "stream", "line", "stack")}
 SUMS = ("peak_bytes", "peak_tensors", "largest_bytes", "allocated_bytes", "allocations", "alive_bytes")
-"""Columns of `sums`."""
+"""Columns of `sums`, besides `KEYS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """Allocations of a device, as columns of one length, and what they add up to after each entry of its history."""
+    """Allocations of a device as columns of the same length, and the bytes allocated after each history entry."""
 
     address: Integers
     size: Integers
-    """As requested: before the allocator rounds it up."""
+    """Requested bytes, before the allocator rounds them up."""
     stack: Array
-    """Number of the stack that made it; 0 where that is not known."""
+    """Number of the stack that made it; 0 if unknown."""
     stream: Array
     first: Array
-    """Number of the entry that made it; `BEFORE`."""
+    """Number of the entry that made it, or `BEFORE`."""
     last: Array
-    """Number of the entry that freed it; `after` where it is alive, one less where it is gone and nothing says when."""
+    """Number of the entry that freed it; `after` if it is alive, `after` - 1 if it was freed at an unknown time."""
     after: int
     before_bytes: int
-    """Allocated when the history began."""
+    """Bytes allocated when the history began."""
     allocated: Integers
-    """Bytes after each entry."""
+    """Bytes allocated after each entry."""
     num_unseen: int
-    """Allocations whose free is not in the history, though they are gone."""
+    """Allocations that were freed without an entry in the history."""
 
 
 def lifetimes_of(snapshot: Snapshot, device: int) -> Lifetimes:
-    """Pairs what was made with what was freed at the same address."""
+    """Pairs each allocation with the free at the same address."""
     history = snapshot.histories.get(device, NO_HISTORY)
     action, where, size = history["action"], history["address"], history["size"]
     rows = _made_and_freed(history)
@@ -92,7 +92,7 @@ def _allocated(size: Integers, known: Array, last: Array, early: Array, before_b
 
 
 def _neighbours(address: Integers) -> tuple[Flags, Flags]:
-    """True where the next one has the same address; true where the one before has not."""
+    """Returns where the next address is the same, and where the previous one differs."""
     same, begins = np.zeros(len(address), bool), np.ones(len(address), bool)
     same[:-1] = address[1:] == address[:-1]
     begins[1:] = ~same[:-1]
@@ -100,13 +100,13 @@ def _neighbours(address: Integers) -> tuple[Flags, Flags]:
 
 
 def _made_and_freed(history: Array) -> Any:
-    """Numbers of the entries that matter, by address, in their order at each."""
+    """Returns the numbers of entries that allocate or free, sorted by address and then by order in the history."""
     action = history["action"]
     rows = np.flatnonzero((action == NUMBERS["alloc"]) | np.isin(action, FREES))
     rows = rows.astype(np.int32 if len(history) < 1 << 31 else np.int64)
     rows = rows[np.argsort(history["address"][rows], kind="stable")]
     freed, (same, begins) = np.isin(action[rows], FREES), _neighbours(history["address"][rows])
-    # the second half of a free, of which the first may lie before the history
+    # the second half of a free; the first may be before the history
     again = np.roll(freed & same, 1) & freed
     halves = bool(np.any(action == NUMBERS["free_requested"]))
     alone = begins & (action[rows] == NUMBERS["free_completed"]) & halves
@@ -114,7 +114,7 @@ def _made_and_freed(history: Array) -> Any:
 
 
 def _alive(snapshot: Snapshot, device: int) -> Integers:
-    """Address, size, stack and stream of what is allocated now."""
+    """Returns address, size, stack and stream of what is allocated at the end."""
     blocks = snapshot.blocks
     of = snapshot.segments[blocks[:, 5]] if len(blocks) else np.zeros((0, 5), np.int64)
     mine = (of[:, 0] == device) & (blocks[:, 3] == ALLOCATED)
@@ -123,7 +123,7 @@ def _alive(snapshot: Snapshot, device: int) -> Integers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocations:
-    """Those of one device."""
+    """The allocations of one device."""
 
     snapshot: Snapshot
     rank: int
@@ -131,22 +131,22 @@ class Allocations:
     history: Array
     lives: Lifetimes
     at: int
-    """Number of the entry of the peak."""
+    """Number of the entry at the peak, or `BEFORE`."""
     lines: Sequence[str | None]
-    """Of each stack."""
+    """Line of the user's code for each stack, as `CallStacks.lines`."""
 
     @property
     def is_at_peak(self) -> Flags:
-        """bool an allocation."""
+        """Whether each allocation is alive at the peak."""
         return (self.lives.first <= self.at) & (self.lives.last > self.at)
 
     @property
     def num_at_peak(self) -> int:
-        """How many were alive then."""
+        """Number of allocations alive at the peak."""
         return int(np.count_nonzero(self.is_at_peak))
 
     def sums(self) -> pl.DataFrame:
-        """`KEYS` and `SUMS`: a row for each stack and stream that made any."""
+        """Returns `KEYS` and `SUMS`: one row per combination of stack and stream."""
         lives, num_streams = self.lives, max(len(self.snapshot.streams), 1)
         keys, place = np.unique(lives.stack.astype(np.int64) * num_streams + lives.stream, return_inverse=True)
         at_peak, alive = self.is_at_peak, lives.last == lives.after
@@ -159,16 +159,16 @@ class Allocations:
         return pl.DataFrame(self._keys(keys // num_streams, keys % num_streams) | found, schema_overrides=KEYS)
 
     def largest(self, top: int) -> pl.DataFrame:
-        """`SCHEMA` of the largest at the peak."""
+        """Returns the `SCHEMA` of the largest allocations at the peak."""
         rows = np.flatnonzero(self.is_at_peak)
         order = np.lexsort((self.lives.first[rows], -self.lives.size[rows]))
         return self.frame(rows[order[:top]])
 
     def frame(self, rows: Any = None) -> pl.DataFrame:
-        """`SCHEMA` of these allocations, or of all."""
+        """Returns the `SCHEMA` of these allocations, or of all."""
         rows, lives = slice(None) if rows is None else rows, self.lives
         first, last, end = lives.first[rows], lives.last[rows], len(self.history)
-        time = np.append(self.history["time_us"], -1)  # the last one stands for times that are not known
+        time = np.append(self.history["time_us"], -1)  # the last value stands for unknown times
         found = self._keys(lives.stack[rows], lives.stream[rows]) | {
             "address": lives.address[rows], "size_bytes": lives.size[rows],
             "made_us": time[np.where(first >= 0, first, end)], "freed_us": time[np.minimum(last, end)],

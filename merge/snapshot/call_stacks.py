@@ -1,4 +1,4 @@
-"""Stacks of frames, each kept once, and the frame of a stack that the user wrote."""
+"""Call stacks, each stored once, and the frame of a stack that is in the user's code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib[/\\]pyth
                      r"|^<frozen |^<__array_function__|^<eval_with_key>|^<string>$")
 """Files that the user did not write."""
 PYTHON = re.compile(r"\.py$|^<|[/\\]ipykernel_|^/?tmp/ipy")
-"""Files of Python; others are C++, or unknown (`??`)."""
+"""Python files; others are C++ or unknown (`??`)."""
 
 
 class FrameRef:
-    """Stands for a frame where it is met again."""
+    """Reference to a frame, by number."""
 
     __slots__ = ("number",)
 
@@ -28,7 +28,7 @@ class FrameRef:
 
 
 class StackRef:
-    """Stands for a stack."""
+    """Reference to a stack, by number."""
 
     __slots__ = ("number",)
 
@@ -37,7 +37,7 @@ class StackRef:
 
 
 class CallStacks:
-    """All stacks of a snapshot by number; 0 is the empty one."""
+    """All stacks of a snapshot by number; 0 is the empty stack."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -50,10 +50,10 @@ class CallStacks:
         return len(self._stacks)
 
     def frame(self, found: dict[Any, Any]) -> FrameRef:
-        """A frame as torch writes it."""
+        """Stores a frame as torch writes it."""
         frame = found["filename"], found["line"], found["name"]
         if not (isinstance(frame[0], str) and isinstance(frame[1], int) and isinstance(frame[2], str)):
-            raise TypeError  # lists that hold each other many times have a text without end
+            raise TypeError  # lists that contain each other repeatedly have endless texts
         known = self._frames.get(frame)
         if known is None:
             known = self._frames[frame] = FrameRef(len(self.frames))
@@ -61,7 +61,7 @@ class CallStacks:
         return known
 
     def stack(self, frames: Sequence[Any]) -> StackRef | None:
-        """A list of frames, innermost first; None where something else is in it."""
+        """Stores a list of frames, innermost first; returns None if it contains anything else."""
         if not all(frame.__class__ is FrameRef for frame in frames):
             return None
         return self._ref(array("I", [frame.number for frame in frames]).tobytes())
@@ -74,14 +74,14 @@ class CallStacks:
         return known
 
     def of(self, number: int) -> list[Frame]:
-        """The frames of a stack, innermost first."""
+        """Returns the frames of a stack, innermost first."""
         return [self.frames[frame] for frame in array("I", self._stacks[number])]
 
     @cached_property
     def lines(self) -> list[str | None]:
-        """For each stack the innermost line of the user, like `train.py:12 forward`; None where no frame is known.
+        """For each stack the innermost line of the user's code, like `train.py:12 forward`; None without frames.
 
-        Where all of a stack is of libraries it is the innermost frame of Python, else the innermost at all.
+        If all frames are in libraries, this is the innermost Python frame, else the innermost frame.
         """
         ranks = array("b", [_rank(frame) for frame in self.frames])
         texts = [_text(frame) for frame in self.frames]

@@ -1,4 +1,4 @@
-"""The memory of one device of a rank: its peak, what was alive then, how the reserved memory is divided now."""
+"""The memory of one device of a rank: its peak, what was alive then, and how reserved memory is divided at the end."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ INACTIVE = STATES.index("inactive")
 MORE = [NUMBERS[name] for name in ("segment_alloc", "segment_map")]
 LESS = [NUMBERS[name] for name in ("segment_free", "segment_unmap")]
 POINTS = 200
-"""Of a timeline."""
+"""Maximum number of points of a timeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """The reserved memory when the snapshot was taken."""
+    """How the reserved memory is divided at the time of the snapshot."""
 
     reserved_bytes: int
     allocated_bytes: int
-    """In blocks of tensors, as the allocator rounded them."""
+    """In blocks used by tensors, as rounded up by the allocator."""
     requested_bytes: int
-    """The same as requested."""
+    """Requested bytes of these blocks."""
     waiting_bytes: int
-    """Freed, and still used by another stream."""
+    """Freed, but still used by another stream."""
     split_bytes: int
-    """Free beside blocks that are used: no other allocator, and no large tensor, can have it."""
+    """Free next to used blocks: neither another allocator nor a large tensor can use it."""
     releasable_bytes: int
-    """Free segments, which `empty_cache` gives back."""
+    """In free segments, which `empty_cache` releases."""
     largest_free_bytes: int
-    """Of one block: what can be allocated without asking the device for more."""
+    """Size of the largest free block, which can be allocated without asking the device for more."""
     segments: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """A request that failed."""
+    """A failed request."""
 
     time_us: int | None
     asked_bytes: int
@@ -54,28 +54,28 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """What a snapshot tells of a device. Bytes are as requested where nothing else is said."""
+    """What a snapshot shows of a device. Bytes are requested bytes unless stated otherwise."""
 
     rank: int
     device: int
     peak_bytes: int
     peak_us: int | None
-    """None where it was when the history began, or there is no history."""
+    """None if the peak was at the start of the history, or the history has no times."""
     peak_reserved_bytes: int
     before_bytes: int
-    """Allocated when the history began."""
+    """Bytes allocated when the history began."""
     entries: int
-    """Of the history."""
+    """Number of entries of the history."""
     unseen: int
-    """Allocations whose end is not in the history: the peak may be too high."""
+    """Allocations whose free is missing in the history: the peak may be too high."""
     division: Division
     failures: Sequence[OutOfMemory]
     timeline: pl.DataFrame
-    """time_us, allocated_bytes (the most until the next one) and reserved_bytes."""
+    """time_us, allocated_bytes (the maximum until the next point) and reserved_bytes."""
 
 
 def device_memory(snapshot: Snapshot, rank: int, device: int) -> tuple[DeviceMemory, Allocations]:
-    """Finds it, and the allocations it is made of."""
+    """Analyses a device; returns its memory and its allocations."""
     lives, history = lifetimes_of(snapshot, device), snapshot.histories.get(device, NO_HISTORY)
     division = _division(snapshot, device)
     reserved, allocated = _Reserved(history, division.reserved_bytes), lives.allocated
@@ -93,7 +93,7 @@ def device_memory(snapshot: Snapshot, rank: int, device: int) -> tuple[DeviceMem
 
 
 class _Reserved:
-    """What the allocator held of the device after each entry."""
+    """Bytes of device memory that the allocator held after each entry."""
 
     def __init__(self, history: Array, now_bytes: int) -> None:
         action = history["action"]
@@ -104,7 +104,7 @@ class _Reserved:
         self._after = np.concatenate([[before], before + total])
 
     def after(self, entry: Any) -> Any:
-        """Bytes after one entry, or several."""
+        """Returns the bytes after one entry, or several."""
         return self._after[np.searchsorted(self._at, entry, "right")]
 
 
@@ -134,7 +134,7 @@ def _failure(history: Array, number: int, allocated: Integers, reserved: _Reserv
 
 
 def _timeline(history: Array, allocated: Integers, reserved: _Reserved) -> pl.DataFrame:
-    """A point for each of at most `POINTS` stretches of time in which something happened."""
+    """Divides the time into `POINTS` intervals; returns one point for each in which something happened."""
     time = np.maximum.accumulate(history["time_us"])
     if not len(time) or history["time_us"].min() < 0:  # torch before 2.1 wrote no times
         return pl.DataFrame(schema={"time_us": pl.Int64, "allocated_bytes": pl.Int64, "reserved_bytes": pl.Int64})

@@ -1,7 +1,7 @@
-"""Reads a pickle of plain containers piece by piece. No class is looked up and nothing in it is ever called.
+"""Reads a pickle of plain containers piece by piece. It looks up no class and never calls anything from the pickle.
 
-`pickle.load` of a snapshot takes several times its size in memory. Here each dict is offered to a callback as soon as
-it is whole, and what the callback keeps of it takes its place: also in the memo, to which all objects of a pickle go.
+`pickle.load` of a snapshot takes several times its size in memory. Here each dict is passed to a callback as soon as it
+is complete, and replaced by what the callback returns: also in the memo, which otherwise keeps all objects of a pickle.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from distprof.errors import DataError
 
 CHUNK_BYTES = 4 << 20
 MARGIN_BYTES = 1 << 16
-"""More than any opcode with its argument takes, strings apart."""
+"""More than any opcode with its argument takes, except strings."""
 LONGEST_NUMBER = 9
-"""Bytes of an opcode and its argument where they have a fixed length."""
+"""Maximum size of an opcode with an argument of fixed length, in bytes."""
 OF_THE_MEMO = re.compile(rb"(\x94|q.|r.{4})?\(((?:h.|j.{4})+)e(?!\()", re.DOTALL)
-"""A whole list of things that were met before, behind its EMPTY_LIST; stacks of frames are such lists."""
+"""Matches, after its EMPTY_LIST, a whole list of objects that are in the memo; call stacks are such lists."""
 REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 MOST_CACHED = 1 << 16
 SHORT = 256
-"""Characters of a string that is kept once, however often it comes."""
+"""Strings shorter than this many bytes are stored once, however often they occur."""
 REFUSED = {
     0x63: "GLOBAL", 0x93: "STACK_GLOBAL", 0x52: "REDUCE", 0x62: "BUILD", 0x69: "INST", 0x6F: "OBJ", 0x81: "NEWOBJ",
     0x92: "NEWOBJ_EX", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x50: "PERSID", 0x51: "BINPERSID",
     0x97: "NEXT_BUFFER", 0x98: "READONLY_BUFFER"}
-"""Opcodes with which a pickle runs code, or asks its reader for an object."""
+"""Opcodes that run code or ask the reader for an object."""
 SCALARS = (int, str, float, bool, type(None))
 BROKEN = (IndexError, KeyError, struct.error, TypeError, ValueError, AttributeError, OverflowError)
-"""What Python raises where a pickle makes no sense."""
+"""What Python raises if a pickle is invalid."""
 HINT = "torch.cuda.memory._dump_snapshot writes such files; distprof reads no other pickles, because they can run code"
 _unsigned, _signed, _double = struct.Struct("<I"), struct.Struct("<i"), struct.Struct(">d")
 
@@ -43,23 +43,23 @@ class Fresh(dict[Any, Any]):
 
     __slots__ = ("place",)
     place: int
-    """In the memo; unset until it is there."""
+    """Index in the memo; unset until it is there."""
 
 
 class FreshList(list[Any]):
-    """A list that may be."""
+    """A list that may be replaced in the memo."""
 
     __slots__ = ("place",)
     place: int
 
 
 class PlainPickle:
-    """One file.
+    """Reads one file.
 
     Args:
         path: The file.
-        finish: Gets each dict that was filled at once; what it returns takes the place of the dict, if not None.
-        finish_list: Gets each list of objects that were met before; likewise. It is asked once for equal lists.
+        finish: Gets each dict that is filled at once; if it does not return None, its result replaces the dict.
+        finish_list: Gets each list of objects that are in the memo, equal lists once; its result replaces the list.
     """
 
     def __init__(self, path: Path, finish: Callable[[dict[Any, Any]], Any],
@@ -73,10 +73,10 @@ class PlainPickle:
         self._data, self._at, self._left, self._before = b"", 0, 0, 0
 
     def load(self) -> Any:
-        """The object in the file.
+        """Returns the object in the file.
 
         Raises:
-            DataError: It holds more than plain containers, is damaged, or is no pickle.
+            DataError: It contains more than plain containers, is damaged, or is not a pickle.
         """
         with self._path.open("rb") as file:
             self._left = os.fstat(file.fileno()).st_size
@@ -92,7 +92,7 @@ class PlainPickle:
                 self._broken(is_cut=isinstance(error, IndexError | struct.error))
 
     def replace(self, container: object, small: object) -> None:
-        """From now on the memo has `small` in place of a dict or list that is not needed."""
+        """Puts `small` in the place of a dict or list in the memo that is not needed any more."""
         place = getattr(container, "place", None)
         if place is not None:
             self._memo[place] = small
@@ -105,7 +105,7 @@ class PlainPickle:
                         f"{self._before + self._at}", hint="dump it or copy it again") from None
 
     def _more(self, file: BinaryIO, wanted: int = 0) -> None:
-        """Drops what was read, and reads on: at least `wanted` bytes lie ahead then."""
+        """Drops what was read and reads on, so that at least `wanted` bytes lie ahead."""
         num_bytes = min(max(CHUNK_BYTES, wanted), self._left)
         if wanted > len(self._data) - self._at + num_bytes:
             self._at, self._left = len(self._data), 0
@@ -115,7 +115,7 @@ class PlainPickle:
         self._left -= num_bytes
 
     def _run(self, file: BinaryIO) -> Any:
-        """Opcode by opcode. One long function: a call for each of 100 million opcodes takes longer than the opcode."""
+        """Runs the opcodes. One long function: with 100 million opcodes, a call for each would take longer."""
         stack, marks, memo, push = self._stack, self._marks, self._memo, self._stack.append
         data, at = self._data, self._at
         unsigned, from_bytes, run_of = _unsigned.unpack_from, int.from_bytes, OF_THE_MEMO.match
@@ -190,7 +190,7 @@ class PlainPickle:
             raise
 
     def _limit(self) -> int:
-        """Where in the chunk to read on; at the end of the file only an error lies beyond it."""
+        """Returns where in the chunk to read on; at the end of the file, only invalid pickles go beyond it."""
         return len(self._data) - MARGIN_BYTES if self._left else len(self._data)
 
     def _result(self) -> Any:
@@ -205,7 +205,7 @@ class PlainPickle:
         if number == len(self._memo):
             self._memo.append(top)
         else:
-            self._memo[number] = top  # further ahead is an IndexError: writers count
+            self._memo[number] = top  # a larger number is an IndexError: writers count up
 
     def _behind_mark(self) -> list[Any]:
         start = self._marks.pop()
@@ -222,7 +222,7 @@ class PlainPickle:
         return known
 
     def _list(self, found: re.Match[bytes]) -> Any:
-        """What takes the place of a list; None where nothing does."""
+        """Returns the replacement of a list; None if there is none."""
         key = found[2]
         small = self._lists.get(key)
         if small is None:
@@ -245,7 +245,7 @@ class PlainPickle:
             self.replace(top, small)
 
     def _rare(self, code: int, file: BinaryIO) -> None:
-        """Opcodes that do not come with every entry."""
+        """Runs opcodes that are not part of every entry."""
         stack, data, at = self._stack, self._data, self._at
         if code in REFUSED:
             raise DataError(f"{self._path} must hold only plain containers, but it creates objects or runs code "
@@ -259,7 +259,7 @@ class PlainPickle:
             self._at += 1 if code == 0x71 else 4
         elif code == 0x8B:  # LONG4
             size = _unsigned.unpack_from(data, at)[0]
-            raise OverflowError(size)  # no number of a snapshot has more than 255 bytes
+            raise OverflowError(size)  # no number in a snapshot has more than 255 bytes
         elif code in (0x4E, 0x88, 0x89):  # NONE, NEWTRUE, NEWFALSE
             stack.append({0x4E: None, 0x88: True, 0x89: False}[code])
         elif code == 0x47:  # BINFLOAT
@@ -305,14 +305,14 @@ class PlainPickle:
 
 
 def _tuple(items: list[Any]) -> tuple[Any, ...]:
-    """Of scalars, as ids of pools are: to hash tuples nested deeply overflows Python's stack."""
+    """Returns a tuple of scalars, as ids of pools are; hashing deeply nested tuples would overflow Python's stack."""
     if not all(isinstance(item, SCALARS) for item in items):
         raise TypeError
     return tuple(items)
 
 
 def _text(raw: bytes) -> str:
-    """Paths that are not UTF-8 come with halves of surrogate pairs, which no table takes: as Python shows them."""
+    """Decodes a string. Unpaired surrogates, from paths that are not UTF-8, are escaped: no table accepts them."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The snapshots of all ranks among the given paths, one read after the other: of each remains what is shown."""
+"""The snapshots of all ranks among the given paths, read one by one; only what is shown is kept."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from distprof.merge.snapshot.snapshot_file import read_snapshot
 from distprof.units import spans
 
 BY = ("line", "stack", "stream", "rank", "device")
-"""What `--by` takes."""
+"""Values of `--by`."""
 TENSORS = 50
-"""Of the largest at a peak that are kept."""
+"""Number of the largest tensors at a peak that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,39 +32,39 @@ class OneDevice:
 
     memory: DeviceMemory
     num_alive: int
-    """Allocations at the peak."""
+    """Number of allocations at the peak."""
     largest: pl.DataFrame
-    """Of those, as `allocations.SCHEMA`."""
+    """The largest of these, as `allocations.SCHEMA`."""
     settings: str | None
     num_other: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSnapshots:
-    """What was found."""
+    """Results of all snapshots."""
 
     devices: Sequence[OneDevice]
     groups: pl.DataFrame
-    """The columns of `by` and `SUMS`, largest at the peak first."""
+    """Columns of `by` and `SUMS`, largest at the peak first."""
     rows: pl.DataFrame | None
-    """All allocations, where they were asked for."""
+    """All allocations; None unless requested."""
     problems: Sequence[Unreadable]
 
 
 def run_snapshots(files: Mapping[int, Path], *, by: Sequence[str], ranks: Sequence[int] = (), top: int = TENSORS,
                   with_rows: bool = False) -> RunSnapshots:
-    """Reads one file after the other.
+    """Reads the snapshots one by one.
 
     Args:
         files: Rank -> its snapshot.
-        by: Of `BY`.
-        ranks: Only these; all without.
-        top: Tensors kept of each device.
-        with_rows: True to keep every allocation.
+        by: Columns to group by, from `BY`.
+        ranks: Only these ranks; all if empty.
+        top: Number of largest tensors to keep per device.
+        with_rows: Whether to keep every allocation.
 
     Raises:
-        DataError: None can be read.
-        UsageError: There is no such rank or key.
+        DataError: No snapshot can be read.
+        UsageError: There is no such rank or column.
     """
     _check(files, by, ranks)
     devices, parts, rows, problems = list[OneDevice](), list[pl.DataFrame](), list[pl.DataFrame](), list[Unreadable]()
@@ -115,14 +115,14 @@ def _added(parts: Sequence[pl.DataFrame], by: Sequence[str]) -> pl.DataFrame:
 
 SUFFIXES = (".pickle", ".pkl")
 PICKLE = b"\x80"
-"""Begins every pickle since protocol 2."""
+"""First byte of every pickle since protocol 2."""
 
 
 def find_snapshots(paths: Sequence[Path]) -> list[Path]:
-    """Snapshots at the given paths; none where these are runs or traces.
+    """Returns the snapshots at the given paths; none if these are runs or traces.
 
     Raises:
-        DataError: Some are snapshots, others are not.
+        DataError: Only some of the paths are snapshots.
     """
     found = {path: _at(path) for path in paths}
     without = [path for path, files in found.items() if not files]
@@ -149,15 +149,15 @@ def _begins_like_a_pickle(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(1) == PICKLE
-    except OSError:  # who reads it as a trace says so
+    except OSError:  # reported when it is read as a trace
         return False
 
 
 def ranks_of(files: Sequence[Path]) -> tuple[Mapping[int, Path], bool]:
-    """A file for each rank, and whether names told the ranks: else they are numbered in their order.
+    """Assigns files to ranks by their names, or in their order; returns whether the ranks are known.
 
     Raises:
-        DataError: A rank has several.
+        DataError: A rank has several files.
     """
     names = [rank_in(PurePosixPath(*file.parts[-1 - LEVELS:])) for file in files]
     if None in names:

@@ -1,4 +1,4 @@
-"""A snapshot of torch.cuda.memory as columns: the history of each device, and how its memory is divided now."""
+"""A snapshot of torch.cuda.memory as columns: the history of each device, and how its memory is divided at the end."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from distprof.merge.snapshot.plain_pickle import HINT, PlainPickle
 
 ACTIONS = ("other", "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
            "segment_unmap", "oom", "snapshot", "free")
-"""What happens in a history; the number of each is in `ENTRY`."""
+"""Actions of a history; `ENTRY` contains their indices."""
 NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
 STATES = ("inactive", "active_allocated", "active_pending_free", "active_awaiting_free")
-"""Of a block; the last two are names of one thing."""
+"""States of a block; the last two are names of the same state."""
 PACKED = struct.Struct("<BqqqHI")
 ENTRY = np.dtype([("action", "u1"), ("address", "<i8"), ("size", "<i8"), ("time_us", "<i8"), ("stream", "<u2"),
                   ("stack", "<u4")])
-"""Columns of a history, as packed as they are read; for an `oom` the address is what the device had free, and times are
--1 where torch wrote none. `stream` is a number of `Snapshot.streams`."""
+"""Columns of a history, packed as they are read. The address of an `oom` is the free memory of the device; times are -1
+if torch wrote none; `stream` is an index into `Snapshot.streams`."""
 BLOCK = ("address", "size", "requested", "state", "stack", "segment")
 SEGMENT = ("device", "address", "size", "stream", "expandable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One file."""
+    """The contents of one file."""
 
     path: Path
     stacks: CallStacks
     histories: Mapping[int, Array]
-    """Device -> a row per entry, `ENTRY`, oldest first."""
+    """Device -> one row per entry, `ENTRY`, oldest first."""
     streams: Sequence[int]
-    """As torch calls them, 0 is the default one."""
+    """Streams as torch numbers them; 0 is the default stream."""
     blocks: Integers
-    """A row per block, `BLOCK`, -1 where the address is unknown."""
+    """One row per block, `BLOCK`; addresses that torch did not write are computed."""
     segments: Integers
-    """A row per segment, `SEGMENT`."""
+    """One row per segment, `SEGMENT`."""
     num_other: int
-    """Entries whose action nobody knows."""
+    """Entries with an unknown action."""
     settings: str | None
-    """PYTORCH_CUDA_ALLOC_CONF, where it was set."""
+    """PYTORCH_CUDA_ALLOC_CONF, if it was set."""
 
     @property
     def devices(self) -> list[int]:
-        """Those with memory or history."""
+        """Devices with memory or a history."""
         return sorted({*self.histories, *self.segments[:, 0].tolist()})
 
 
 class _Small:
-    """Stands for an entry or a block that became a row, or for what is not needed."""
+    """Replaces an entry or block that became a row, or what is not needed."""
 
 
 ENTRY_ROW, BLOCK_ROW, ANNOTATION = _Small(), _Small(), _Small()
@@ -67,7 +67,7 @@ def read_snapshot(path: Path) -> Snapshot:
     """Reads a file that `torch.cuda.memory._dump_snapshot` wrote.
 
     Raises:
-        DataError: It is no snapshot, is damaged, or holds more than plain containers.
+        DataError: It is not a snapshot, is damaged, or contains more than plain containers.
     """
     return _Reader(path).read()
 
@@ -82,7 +82,7 @@ class _Reader:
 
     def read(self) -> Snapshot:
         found = self._pickle.load()
-        if isinstance(found, list):  # of torch before 2.0: segments alone
+        if isinstance(found, list):  # torch before 2.0 wrote only the segments
             found = {"segments": found, "device_traces": []}
         if not isinstance(found, dict) or not isinstance(found.get("segments"), list):
             raise self._no_snapshot()
@@ -95,7 +95,7 @@ class _Reader:
         return DataError(f"{self._path} is not a memory snapshot: it has no segments", hint=HINT)
 
     def _finish(self, found: dict[Any, Any]) -> Any:
-        """Dicts that come in large numbers become rows."""
+        """Turns dicts that occur in large numbers into rows."""
         if "action" in found:
             self._entries += PACKED.pack(
                 NUMBERS.get(found["action"], 0), found.get("addr", found.get("device_free", 0)), found["size"],
@@ -106,7 +106,7 @@ class _Reader:
         if "state" in found and "size" in found:
             self._add_block(found)
             return BLOCK_ROW
-        # of record_function: there may be as many as entries
+        # annotations of record_function, as many as entries in some files
         return ANNOTATION if "stage" in found and "time_us" in found else None
 
     def _stream(self, stream: int) -> int:
@@ -128,7 +128,7 @@ class _Reader:
         return stack.number
 
     def _add_block(self, found: Mapping[Any, Any]) -> None:
-        history = found.get("history") or [{}]  # of torch 2.0
+        history = found.get("history") or [{}]  # written by torch 2.0
         requested = found.get("requested_size", history[0].get("real_size", found["size"]))
         stack = self._stack_of(found) or self._stack_of(history[0])
         self._blocks.extend((found.get("address", -1), found["size"], requested, STATES.index(found["state"]), stack))
@@ -147,7 +147,7 @@ class _Reader:
                         num_other=int(np.count_nonzero(entries["action"] == 0)), settings=known)
 
     def _histories(self, traces: list[Any], entries: Array) -> Iterator[tuple[int, Any]]:
-        """Rows came in the order of the lists that held them."""
+        """Yields device and history; rows are in the order of the lists that contained them."""
         begin = 0
         for device, trace in enumerate(traces):
             if not all(one is ENTRY_ROW for one in trace):
@@ -159,7 +159,7 @@ class _Reader:
             raise ValueError(begin)
 
     def _placed(self, found: list[Any], segments: Integers) -> Integers:
-        """Blocks with the number of their segment, and an address where torch wrote none: they lie side by side."""
+        """Adds to blocks the index of their segment, and their address if torch wrote none: blocks are contiguous."""
         blocks = np.frombuffer(self._blocks, np.int64).reshape(-1, len(BLOCK) - 1)
         counts = [len(one["blocks"]) for one in found]
         if sum(counts) != len(blocks):

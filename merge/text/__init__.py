@@ -1,1 +1,1 @@
-"""Everything that is printed of a run."""
+"""Text and JSON that commands print about a run."""

@@ -1,4 +1,4 @@
-"""The answer in ten lines: how fast the job is, what keeps it from being faster, what is missing; from the summary."""
+"""Makes the ten-line answer from the summary: how fast the job is, what keeps it from being faster, what is missing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from distprof.merge.totals.step_time import step_time_of
 
 MOST = 10
 LATE = 4
-"""Lines on late ranks; `distprof comms` has all."""
+"""Maximum number of lines on late ranks; `distprof comms` shows all."""
 MISSING = 2
-"""Lines on what is missing; `distprof stats` has all."""
+"""Maximum number of lines on what is missing; `distprof stats` shows all."""
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
-    """Ten lines, and one or two more of a job that is watched, slow and incomplete.
+    """Returns ten lines, or one or two more if the job is watched, slow and incomplete.
 
     Args:
         summary: `summary.json` of a run that distprof recorded.
@@ -41,7 +41,7 @@ UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",
 
 
 def _communication(summary: Mapping[str, Any]) -> Iterator[str]:
-    """What of a step is exposed, and who is late and why."""
+    """Yields how much of a step is exposed communication, and who is late and why."""
     found = summary["communication"]
     if found is None:
         yield ("exposed communication: none, there is one rank" if summary["world_size"] == 1 else

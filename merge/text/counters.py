@@ -1,4 +1,4 @@
-"""`distprof ops --counters` on one screen, and as data for `--json` (docs/operators.md has its keys)."""
+"""Shows `distprof ops --counters` on one screen, and as data for `--json` (docs/operators.md has its keys)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TOP = 20
 
 
 def counters_text(*runs: Path, ranks: Sequence[int], top: int | None, as_json: bool, strict: bool) -> str:
-    """Counters of CUPTI by operator and kernel, as text or JSON.
+    """Returns CUPTI counters by operator and kernel, as text or JSON.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs; or a merge of them.
-        ranks: Only these; none: all.
-        top: Rows; without all in JSON, and `TOP` in text.
-        as_json: Gives JSON.
-        strict: Fail where something is missing.
+        ranks: Only these ranks; empty: all.
+        top: Number of rows; None: all in JSON, and `TOP` in text.
+        as_json: Whether to return JSON.
+        strict: Whether to fail if something is missing.
 
     Raises:
         DataError: The run cannot be read, or has no counters.
@@ -71,7 +71,7 @@ def _table(found: RunCounters, top: int, page: Page) -> None:
 
 
 def _alike(names: Sequence[str]) -> tuple[str, str]:
-    """What all names begin and end with, in whole words."""
+    """Returns the common beginning and end of all names, cut to whole words."""
     if len(names) < 2:
         return "", ""
     before = commonprefix(names)  # noqa: RUF071 (they are no paths)

@@ -1,4 +1,4 @@
-"""`distprof critical-path` on one screen and as data (docs/critical-path.md), and what `whatif` shows alike."""
+"""Shows `distprof critical-path` on one screen and as data (docs/critical-path.md), and what `whatif` shows as well."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from distprof.units import UNKNOWN, counted, duration, percent, spans
 
 TOP = 15
 SLOWED = 1.1
-"""From so many times the step time on, it is said why the path is longer."""
+"""If the path is at least this many times the step time, the reason is printed."""
 DESCRIBED = ("format", "run_id", "world_size", "ranks", "missing_ranks", "problems", "remarks", "clock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedShown:
-    """What is to be shown of a replay."""
+    """What the screens of replays have in common."""
 
     run: Run
     clock: Clock
     top: int | None
-    """Rows of a table, where they were asked for."""
+    """Number of rows of a table, if given."""
     guessed: Sequence[int]
-    """Ranks of whose waits many are known from other ranks alone."""
+    """Ranks with many waits that are only inferred from other ranks."""
     problems: Sequence[Problem]
     paths: Sequence[Path]
     step_time: StepTime | None
-    """Of the job."""
+    """Step time of the job."""
     on_device: bool = False
-    """Whether ranks worked on a device, which with its host is taken for one chain of work."""
+    """Whether ranks used a device; a device and its host count as one chain of work."""
 
 
 def first_line(shown: ReplayedShown, steps: Sequence[int]) -> str:
-    """Ranks and steps."""
+    """Returns the numbers of ranks and steps."""
     return f"{counted(len(shown.run.ranks), 'rank')}, {counted(len(steps), 'step')} ({spans(steps)})"
 
 
 def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
-    """What a replay may take for something else.
+    """Yields what a replay may mistake for something else.
 
     Args:
         shown: The run.
@@ -73,7 +73,7 @@ def doubts(shown: ReplayedShown, *, so: str = "") -> Iterator[str]:
 
 
 def last_lines(shown: ReplayedShown, page: Page) -> None:
-    """Problems of the run and its clock."""
+    """Prints problems of the run, and its clock."""
     show_problems(shown.run.remarks, shown.problems, page)
     page.line(clock_line(shown.clock.to_json()))
     page.line()
@@ -81,16 +81,16 @@ def last_lines(shown: ReplayedShown, page: Page) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalShown(ReplayedShown):
-    """What is to be shown."""
+    """What the screen of a critical path shows."""
 
     path: CriticalPath
     rows: pl.DataFrame
-    """`MERGED_COLLECTIVES`."""
+    """Rows of `MERGED_COLLECTIVES`."""
     remarks: Sequence[Remark]
 
 
 def render(shown: CriticalShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     path = shown.path
     page.line("; ".join([first_line(shown, path.steps), *map(sentence, shown.remarks)]))
     if shown.step_time is not None:
@@ -123,7 +123,7 @@ def _head(path: CriticalPath) -> str:
 
 
 def slowed(shown: CriticalShown) -> str | None:
-    """Why the path is longer than the step time, where it is: only steps with a timeline have modules on it."""
+    """Returns why the path is longer than the step time, if it is: it covers steps with a timeline."""
     each, usual = (shown.path.durations["end_ns"] - shown.path.durations["start_ns"]).mean(), shown.step_time
     if usual is None or not usual.is_light or not isinstance(each, float) or each < SLOWED * usual.time_ns:
         return None
@@ -216,13 +216,13 @@ def time_or_none(ns: float | None) -> str:
 
 
 def critical_data(found: Replayable, path: CriticalPath, *, top: int | None, with_chain: bool) -> dict[str, Any]:
-    """All that is known of the longest chains.
+    """Returns all that is known about the critical paths.
 
     Args:
         found: The run.
-        path: Its chains.
-        top: Rows of a table; all without.
-        with_chain: Every link as well.
+        path: Its critical paths.
+        top: Number of rows of a table; None: all.
+        with_chain: Whether to include every link.
     """
     about = described(found.run, found.clock)
     durations = path.durations.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))

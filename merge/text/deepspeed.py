@@ -1,4 +1,4 @@
-"""DeepSpeed's report, for the lowest rank of a run."""
+"""Makes DeepSpeed's report for the lowest rank of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTS = ("Latencies of fwd, bwd and step are their shares of the step time. As i
 
 
 class ModuleTree:
-    """Modules of one rank by path, with numbers as a report needs them."""
+    """Modules of one rank by path, with the numbers that a report needs."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = {row["module_path"]: row for row in rows}
@@ -50,12 +50,12 @@ class ModuleTree:
                 self.children[self._parent(path)].append(path)
 
     def profile(self, path: str) -> ModuleProfile:
-        """One module, submodules included."""
+        """Returns the profile of a module, including submodules."""
         return ModuleProfile(params=self.rows[path]["params"], macs=int(self._sum(path, "fwd_macs")),
                        flops=int(self._sum(path, "fwd_flops")), seconds=self._sum(path, "fwd_time_ns") / 1e9)
 
     def levels(self) -> list[dict[str, list[ModuleProfile]]]:
-        """Class name -> its modules, for each depth."""
+        """Returns class name -> its modules, for each depth."""
         levels: list[dict[str, list[ModuleProfile]]] = []
         waiting = [""]
         while waiting:
@@ -67,7 +67,7 @@ class ModuleTree:
         return levels
 
     def text(self, path: str = "") -> str:
-        """The tree as torch prints modules, with numbers in place of their arguments."""
+        """Returns the tree as torch prints modules, with numbers in place of their arguments."""
         below = [f"({visible(child.removeprefix(f'{path}.'))}): {self.text(child)}"
                  for child in self.children.get(path, ())]
         own = module_line(self.profile(path), self.profile(""))
@@ -81,14 +81,14 @@ class ModuleTree:
         return above if not above or above in self.rows else self._parent(above)
 
     def _sum(self, path: str, column: str) -> float:
-        """Of a module that is never called itself, like ModuleList: that of its children."""
+        """Returns the value of a module, or the sum of its children if, like ModuleList, it is never called itself."""
         value: float = self.rows[path][column] or 0
         return value or sum(self._sum(child, column) for child in self.children.get(path, ()))
 
 
 def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1, top_modules: int = 1,
                    detailed: bool = True, recompute_fwd_factor: float = 0.0) -> str:
-    """The report for the lowest rank that was recorded, with the settings of DeepSpeed's config file.
+    """Returns the report for the lowest recorded rank, with the settings of DeepSpeed's config file.
 
     Raises:
         DataError: The run cannot be read, or no step of the count pass was recorded.
@@ -115,7 +115,7 @@ def deepspeed_text(path: Path, *, profile_step: int = 1, module_depth: int = -1,
 
 
 def _about_samples(run: Run, steps: pl.DataFrame) -> Iterator[str]:
-    """Why `distprof stats` says another number of samples per second."""
+    """Yields why `distprof stats` prints another number of samples per second."""
     usual = step_time(steps)
     if usual is None:
         return
@@ -126,7 +126,7 @@ def _about_samples(run: Run, steps: pl.DataFrame) -> Iterator[str]:
 
 
 def _times(own: Row) -> StepSeconds | None:
-    """None where a time is unknown: no timed step, no backward, no optimizer."""
+    """Returns None if a time is unknown because there was no timed step, no backward or no optimizer."""
     times = [own[name] for name in ("fwd_ns", "bwd_ns", "optimizer_ns")]
     if None in times:
         return None

@@ -1,4 +1,4 @@
-"""`distprof critical-path` of a device: the chain through launches, streams and the host, as a screen and as data."""
+"""Shows `distprof critical-path` of a device, the chain through launches, streams and the host; and makes its data."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, counted, duration, percent, spans
 
 TITLES = {**{kind: kind for kind in KINDS}, "unshown": "not shown"}
-"""Of columns."""
+"""Kind -> title of its column."""
 LEAST = 0.005
-"""Smallest part of the path with which a call of the runtime, or a kind in the second line, is named."""
+"""Runtime calls, and kinds in the second line, are named from this share of the path on."""
 NAMED_CALLS, NAMED_LINES = 3, 3
 ENOUGH_SAMPLES = 3
-"""From so many samples on, lines are named."""
+"""Lines are named from this many samples on."""
 OFF_ROWS = 5
-"""Commands off the path that are listed."""
+"""Number of commands off the path that are listed."""
 DOUBTFUL = 0.05
-"""From this part of the path on, what the timeline does not show is explained."""
+"""From this share of the path on, it is explained what the timeline does not show."""
 WORDS = ("mean per step; latency: from a launch until its command begins; gaps: from the end of a command until the",
          "one that waited for it begins; waking: from the end of a command until the call that waited for it returns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePathsShown:
-    """What is to be shown."""
+    """What the screen shows."""
 
     found: DevicePaths
     top: int | None
-    """Rows of a table, where they were asked for."""
+    """Number of rows of a table, if given."""
     problems: Sequence[Problem]
     remarks: Sequence[Remark]
     paths: Sequence[Path]
     step_time: StepTime | None
-    """Of the job."""
+    """Step time of the job."""
 
 
 def render(shown: DevicePathsShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     found, path = shown.found, shown.found.path
     ranks = path.steps["rank"].n_unique()
     page.line("; ".join([f"{counted(ranks, 'rank')}, {counted(len(found.steps), 'step')} ({spans(found.steps)})",
@@ -155,7 +155,7 @@ def _operators(shown: DevicePathsShown, page: Page) -> None:
 
 
 def _off(shown: DevicePathsShown, devices: pl.DataFrame, page: Page) -> None:
-    """What is not on the path."""
+    """Prints what is not on the path."""
     table, rows = off_path(shown.found.path), shown.top or OFF_ROWS
     mean = devices.mean().row(0, named=True)
     if len(table):
@@ -187,13 +187,13 @@ def _doubts(shown: DevicePathsShown) -> Iterator[str]:
 
 def device_paths_data(found: DevicePaths, *, top: int | None, with_chain: bool, step_time: StepTime | None) -> (
         dict[str, Any]):
-    """All that is known of the chains of devices.
+    """Returns all that is known about the chains of devices.
 
     Args:
         found: The chains.
-        top: Rows of a table; all without.
-        with_chain: Every link as well.
-        step_time: Of the job.
+        top: Number of rows of a table; None: all.
+        with_chain: Whether to include every link.
+        step_time: Step time of the job.
     """
     about, path = described(found.run, found.clock), found.path
     tables: Mapping[str, pl.DataFrame] = {

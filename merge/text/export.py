@@ -1,4 +1,4 @@
-"""What `distprof export` says."""
+"""Prints the output of `distprof export`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ExportShown:
 
     exported: Sequence[Exported]
     step: int | None
-    """The step that was taken; None where execution traces say what is."""
+    """The exported step; None if the execution traces determine what is exported."""
     left_out: Sequence[int]
     """Ranks that have nothing to export."""
     aligned: bool
-    """False where clocks of ranks were never compared."""
+    """False if clocks of ranks were never compared."""
     lacking: Mapping[str, int] | None = None
-    """What calls lack that were left out of what is to be issued anew: how many; None of other formats."""
+    """What calls lack that were left out of a file for replay -> how many; None for other formats."""
 
 
 def render(remarks: Sequence[Remark], problems: Sequence[Problem], shown: ExportShown, page: Page) -> str:
-    """A row for each rank, and what is not known."""
+    """Returns the screen: a row for each rank, and what is unknown."""
     page.table(("rank", "nodes", "communication", "dependencies", "calls with times", "file"),
                [_row(one) for one in shown.exported], left=1)
     for sentence in (*_whole(shown), *(_unknown(shown.exported) if shown.lacking is None else _for_replay(shown)),
@@ -59,7 +59,7 @@ def _whole(shown: ExportShown) -> list[str]:
 
 
 def lost(shown: ExportShown) -> list[str]:
-    """What was recorded of the job, or should have been, and is not whole in the files."""
+    """Returns what was, or should have been, recorded of the job and is not complete in the files."""
     found, exported = [], shown.exported
     if shown.left_out:
         found.append(f"ranks skipped, with neither an execution trace nor a timeline: {spans(shown.left_out)}")
@@ -88,7 +88,7 @@ def _lost_calls(exported: Sequence[Exported]) -> list[str]:
 
 
 def _partial(exported: Sequence[Exported]) -> set[int]:
-    """Collectives that files lack: those that timelines lack, unless execution traces have them."""
+    """Returns collectives that files lack: those that timelines lack, unless execution traces have them."""
     made_up = any(one.untimed_calls for one in exported)
     return {number for one in exported for number, op in one.partial
             if not made_up or len({other.calls.get(op, 0) for other in exported}) > 1}

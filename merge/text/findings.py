@@ -1,4 +1,4 @@
-"""The findings of a report: as Markdown for a pull request or a chat, and as data for a script or a coding agent."""
+"""Formats the findings of a report: as Markdown for a pull request or a chat, and as data for scripts or agents."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from distprof.units import counted, percent, si
 
 MARKS = {"bad": "❌", "warn": "⚠️", "note": "•", "good": "✅"}
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~@$]|:(?=\w+:)")
-"""What marks up a text, mentions somebody or becomes a picture."""
+"""Matches what marks up a text, mentions somebody or becomes a picture."""
 FORMAT = 1
-"""Of the document; grows when a key changes its meaning or goes."""
+"""Version of the document; increases when a key changes its meaning or is removed."""
 MOST = 10
-"""Findings, those that something is wrong with first."""
+"""Maximum number of findings, most severe first."""
 LONGEST = 300
-"""Characters of a text."""
+"""Maximum length of a text in characters."""
 EVIDENCE = ("gain_ns", "gain_error_ns", "step_ns", "p_value", "late_steps")
 MOST_STEPS = 10
 NOTICED = ("id", "kind", "ranks", "hosts", "onset_step", "until_step", "per_step_ns", "per_step_error_ns", "cost_ns",
            "phase", "line", "window")
-"""Of a finding of the watch of the whole job."""
+"""Fields of a finding of the watch of the whole job."""
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Headline, findings and a small table.
+    """Returns a headline, findings and a small table.
 
     Args:
         document: The document of the report.
@@ -50,7 +50,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def plain(text: str) -> str:
-    """A text that Markdown and HTML show as it is, in one line."""
+    """Escapes a text so that Markdown and HTML show it unchanged, in one line."""
     escaped = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(lambda found: f"\\{found.group()}", escaped)
 
@@ -78,10 +78,10 @@ def _table(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
 
 
 def findings_data(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What `distprof findings --json` prints; docs/findings.md describes it. At most some 12,000 characters.
+    """Returns what `distprof findings --json` prints, at most about 12,000 characters; docs/findings.md describes it.
 
     Args:
-        document: That of the report of the run.
+        document: The document of the run's report.
     """
     blamed = {one["rank"]: one for one in (document["blame"] or {}).get("culprits", ()) if one["certain"]}
     every = document["findings"]
@@ -106,7 +106,7 @@ def _finding(one: Mapping[str, Any], blamed: Mapping[int, Mapping[str, Any]],
 
 
 def _evidence(culprit: Mapping[str, Any]) -> dict[str, Any]:
-    """What a finding about a late rank rests on."""
+    """Returns the evidence of a finding about a late rank."""
     cause = culprit["causes"][0] if culprit["causes"] else None
     values = {name: culprit[name] for name in EVIDENCE} | {"late_steps": culprit["late_steps"][:MOST_STEPS]}
     return values | {"cause": None if cause is None else {
@@ -116,7 +116,7 @@ def _evidence(culprit: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: object) -> Any:
-    """Lists of many ranks or hosts are cut."""
+    """Shortens lists of many ranks or hosts."""
     return value[:MOST_STEPS] if isinstance(value, list) else value
 
 

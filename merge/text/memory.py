@@ -1,4 +1,4 @@
-"""`distprof memory` on one screen, and its data for `--json`, whose keys docs/memory.md describes."""
+"""Shows `distprof memory` on one screen, and makes its data for `--json`, whose keys docs/memory.md describes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from distprof.units import counted, duration, percent, size
 TOP = 20
 TENSORS_SHOWN = 10
 COLUMNS = ("at peak", "share", "tensors", "no longer used", "kept for backward", "allocated", "times")
-"""Behind those of `--by`."""
+"""Titles of the columns after those of `--by`."""
 OF_A_TENSOR = ("size_bytes", "category", "op", "shapes", "module_path", "class_name", "phase", "name", "shape", "dtype",
                "made_ns", "freed_ns", "last_used_ns", "used_by", "unused_ns", "address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryShown:
-    """What is to be shown."""
+    """What the screen shows."""
 
     run: Run
     found: RunMemory
     table: pl.DataFrame
-    """`grouped`."""
+    """`grouped` allocations."""
     by: Sequence[str]
     top: int | None
     paths: Sequence[Path]
@@ -42,7 +42,7 @@ class MemoryShown:
 
 
 def render(shown: MemoryShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     _peaks(shown, page)
     _groups(shown, page)
     _tensors(shown, page)
@@ -97,7 +97,7 @@ def _groups(shown: MemoryShown, page: Page) -> None:
 
 
 def _tensors(shown: MemoryShown, page: Page) -> None:
-    """Of the device with the highest peak."""
+    """Prints the largest tensors on the device with the highest peak."""
     peak = max(shown.found.peaks, key=lambda one: one.peak_bytes)
     rows = peak.alive.head(shown.top or TENSORS_SHOWN)
     page.line(f"largest at the peak of rank {peak.rank} ({peak.device}):")
@@ -108,7 +108,7 @@ def _tensors(shown: MemoryShown, page: Page) -> None:
 
 
 def _lifetimes(shown: MemoryShown, page: Page) -> None:
-    """By size times the time for which a tensor was kept for nothing."""
+    """Prints tensors by their size times the time for which they were kept unused."""
     rows, begin = longest_unused(shown.found.rows, shown.top or TENSORS_SHOWN), _begin(shown.found.rows)
     page.line("kept longest after their last use, by size times time:")
     page.table(["rank", "module", "category", "allocated by", "last used by", "bytes", "made", "last used", "freed",
@@ -133,13 +133,13 @@ def _key(value: object) -> str:
 
 
 def memory_data(run: Run, found: RunMemory, table: pl.DataFrame, top: int | None) -> dict[str, Any]:
-    """What was found.
+    """Returns the data of the command.
 
     Args:
         run: The run.
         found: Its allocations.
-        table: `grouped` of them.
-        top: Rows, and tensors of a peak; all, and `TENSORS_SHOWN`, without.
+        table: `grouped` allocations.
+        top: Number of rows, and of tensors per peak; None: all rows, and `TENSORS_SHOWN` tensors.
     """
     return {
         "format": FORMAT, "kind": "memory", "ranks": sorted({peak.rank for peak in found.peaks}),

@@ -1,4 +1,4 @@
-"""`distprof ops` on one screen, as a table in Markdown, and as data for `--json` (docs/operators.md has its keys)."""
+"""Shows `distprof ops` on one screen, as a Markdown table, and as data for `--json` (keys: docs/operators.md)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from distprof.units import counted, duration, percent, si, size, spans
 
 TOP = 20
 LONGEST_STACK = 120
-"""Characters of it."""
+"""Maximum length of a stack in characters."""
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "calls": ("calls", str), "self_host_ns": ("self host", duration), "host_ns": ("host", duration),
     "self_device_ns": ("self device", duration), "device_ns": ("device", duration), "share": ("share", percent),
@@ -38,26 +38,26 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "bound": ("bound by", lambda text: text or "-")}
 """Column -> title and how a value is written."""
 OF_COPIES = ("bytes", "bytes_per_second")
-"""Columns that are shown where nothing else is."""
+"""Columns that are shown only if all rows are copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorsShown:
-    """What is to be shown."""
+    """What the screen shows."""
 
     run: Run
     found: RunOperators
     table: pl.DataFrame
     """`grouped_sums` of what was found."""
     by: Sequence[str]
-    """Each once."""
+    """Names of `BY`, each once."""
     top: int | None
     paths: Sequence[Path]
     problems: Sequence[Problem]
 
 
 def render(shown: OperatorsShown, page: Page, *, markdown: bool = False) -> str:
-    """The screen."""
+    """Returns the screen, or only the table as Markdown."""
     header, rows = _table(shown)
     left = len(shown.by)
     if markdown:
@@ -142,7 +142,7 @@ def _key(key: str, value: object) -> str:
 
 
 def _slowest(row: dict[str, Any]) -> str:
-    """Names no rank where that may be chance."""
+    """Returns the slowest rank, unless that may be chance."""
     if row["slowest_rank"] is None:
         return "-"
     chance = row["slowest_p_value"]
@@ -153,12 +153,12 @@ def _slowest(row: dict[str, Any]) -> str:
 
 
 def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, Any]:
-    """What was found.
+    """Returns the data of the command.
 
     Args:
         run: The run.
-        found: Its operators, those that were asked for.
-        table: `grouped_sums` of these, as far as it is shown.
+        found: Its selected operators.
+        table: `grouped_sums` of these, cut to the shown rows.
     """
     chosen = found.sums.groups
     totals = {name: int(chosen[name].sum()) for name in ("calls", "self_host_ns", "self_device_ns")}
@@ -176,7 +176,7 @@ def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, An
 
 
 def _coverage(found: RunOperators) -> dict[str, Any] | None:
-    """Where FLOPs come from, and how far that goes."""
+    """Returns where FLOPs come from, and how much they cover."""
     covered, by_shapes = found.coverage, found.by_shapes
     if by_shapes is not None:
         return {"source": "shapes", "time_ratio": by_shapes.ratio, "unknown_calls": by_shapes.unknown_calls,

@@ -1,4 +1,4 @@
-"""Phrases that several screens share: lists of ranks, times, lines of the script, and lines on the clock and steps."""
+"""Phrases shared by several screens: lists of ranks, times, lines of the script, and lines on the clock and steps."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from distprof.merge.totals.step_time import StepTime
 
 LISTED = 6
-"""Ranks that are listed one by one."""
+"""Up to this many ranks are listed one by one."""
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 _WORD = re.compile("[a-z]+(?:: |[^a-z0-9_.:(/]|$)")
 NEVER_COMPARED = "?"
-"""Stands behind what rests on clocks that were never compared."""
+"""Follows values that depend on clocks that were never compared."""
 SETTLED = 10
-"""Steps behind a change that are left out when it is recorded."""
+"""Number of steps after a change that a suggested recording skips."""
 LONGEST = 60
-"""Characters of a name."""
+"""Maximum length of a name in characters."""
 
 
 def known_to(ns: float | None, uncertainty_ns: int | None) -> str:
-    """A time that compares two ranks: no digit beyond what the clocks allow.
+    """Formats a time that compares two ranks, without digits that the clocks cannot support.
 
-    `1.234 ms` known to 0.1 ms is `1.2 ms`; what is smaller than the uncertainty is `< 0.5 ms`.
+    `1.234 ms` known to 0.1 ms is `1.2 ms`; a time below the uncertainty is `< 0.5 ms`.
     """
     if ns is None:
         return UNKNOWN
@@ -48,7 +48,7 @@ def known_to(ns: float | None, uncertainty_ns: int | None) -> str:
 
 
 def brief(ns: float, digits: int = 3) -> str:
-    """A duration in words: 20812345 -> `20.8 ms`."""
+    """Formats a duration: 20812345 -> `20.8 ms`."""
     size, unit = _unit(ns)
     value = ns / size
     places = max(digits - len(f"{abs(value):.0f}"), 0) if unit != "ns" else 0
@@ -60,7 +60,7 @@ def _unit(ns: float) -> tuple[float, str]:
 
 
 def in_one_unit(ns: float, *others: float) -> tuple[str, ...]:
-    """Times in the unit and with the places of the first: `14.8 ms`, `3.1 ms`."""
+    """Formats times in the unit and with the decimal places of the first: `14.8 ms`, `3.1 ms`."""
     mine = brief(ns)
     number, unit = mine.split()
     size, places = next(size for size, name in UNITS if name == unit), len(number.partition(".")[2])
@@ -68,28 +68,28 @@ def in_one_unit(ns: float, *others: float) -> tuple[str, ...]:
 
 
 def capitalized(text: str) -> str:
-    """With a capital in front, unless a name or a number is there."""
+    """Capitalizes the first letter, unless the text begins with a name or a number."""
     return text[:1].upper() + text[1:] if _WORD.match(text) else text
 
 
 def full_sentence(text: str) -> str:
-    """With a capital in front and a full stop behind."""
+    """Capitalizes the first letter and adds a full stop."""
     return capitalized(text) + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def step_time_words(found: StepTime) -> str:
-    """`50.0 ms (48.1 to 55.0)`, and where no step without the profiler was recorded, that."""
+    """Returns `50.0 ms (48.1 to 55.0)`, and a remark if no step without the profiler was recorded."""
     middle, low, high = in_one_unit(found.time_ns, found.low_ns, found.high_ns)
     spread = "" if found.num_steps < 2 else f" ({low.split()[0]} to {high.split()[0]})"
     return f"{middle}{spread}{'' if found.is_light else ' with the profiler on'}"
 
 
 def work_name(kind: str, where: str | None) -> str:
-    """What a rank does, in words: `` `layers.0` forward``, `the host between data and forward`, `loading data`.
+    """Returns what a rank does, in words: `` `layers.0` forward``, `the host between data and forward`, `loading data`.
 
     Args:
-        kind: Of an `Activity` or a `Cause`.
-        where: Of it.
+        kind: Kind of an `Activity` or a `Cause`.
+        where: Where it takes place.
     """
     if kind in OF_MODULES:
         return kind if where is None else f"`{where or '(root)'}` {kind}"
@@ -101,12 +101,12 @@ def work_name(kind: str, where: str | None) -> str:
 
 
 def some(number: int) -> str:
-    """`1 collective`, `2 collectives`."""
+    """Returns `1 collective`, `2 collectives`."""
     return counted(number, "collective")
 
 
 def rank_list(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 1 and 3`, `ranks 0-2, 8-63`."""
+    """Returns `rank 1`, `ranks 0, 1 and 3`, `ranks 0-2, 8-63`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) <= LISTED:
@@ -115,7 +115,8 @@ def rank_list(ranks: Sequence[int]) -> str:
 
 
 def clock_line(clock: Mapping[str, Any]) -> str:
-    """How the ranks were brought to one clock, within which uncertainty, and how the collectives agree with it.
+    """Returns how the clocks of ranks were aligned, with what uncertainty, and how well the collectives agree with
+    that.
 
     Args:
         clock: `clock` of `summary.json`.
@@ -138,7 +139,7 @@ def clock_line(clock: Mapping[str, Any]) -> str:
 
 
 def left_together(ends_apart_ns: int) -> str:
-    """What lateness rests on where clocks were estimated from the ends of collectives."""
+    """Returns what lateness is based on if clocks were estimated from the ends of collectives."""
     return ("lateness is judged as if all ranks left a collective at the same time; on the clocks estimated from "
             f"that, they leave within {duration(ends_apart_ns)}")
 
@@ -156,7 +157,7 @@ def _basis(clock: Mapping[str, Any]) -> str:
 
 
 def step_line(found: Mapping[str, Any] | None) -> str | None:
-    """`step = 1 iteration: 5 x Critic's Adam, 1 x Generator's Adam`; None where that was not recorded."""
+    """Returns `step = 1 iteration: 5 x Critic's Adam, 1 x Generator's Adam`; None if that was not recorded."""
     if found is None:
         return None
     known = msgspec.convert(found, StepsFound)
@@ -183,7 +184,7 @@ def _what(found: StepsFound) -> str:
 
 
 def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
-    """What ran without gradient; None where nothing did."""
+    """Returns what ran without gradients; None if nothing did."""
     if found is None:
         return None
     calls = "forward call" if found["calls"] == 1 else "forward calls"
@@ -194,8 +195,8 @@ def evaluation_line(found: Mapping[str, Any] | None) -> str | None:
 
 
 def steps_words(summary: Mapping[str, Any]) -> str | None:
-    """`steps 0-43 of 320 recorded`; None where nothing was recorded."""
-    found = summary.get("steps") or {}  # that of an earlier version has none
+    """Returns `steps 0-43 of 320 recorded`; None if nothing was recorded."""
+    found = summary.get("steps") or {}  # a summary of an earlier version has none
     if not found.get("num_recorded"):
         return None
     last = found["num_recorded"] - 1
@@ -205,7 +206,7 @@ def steps_words(summary: Mapping[str, Any]) -> str | None:
 
 
 def change_line(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Where steps take longer or shorter from one on, in the whole job."""
+    """Yields from which step of the whole job on steps take longer or shorter."""
     found = (summary.get("steps") or {}).get("change")
     if found is not None:
         yield (f"From step {found['step']} on, steps take {brief(found['after_ns'])} instead of "
@@ -213,27 +214,27 @@ def change_line(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """The text, or its begin."""
+    """Returns the text, cut to a maximum length."""
     return text if len(text) <= longest else f"{text[:longest - 3]}..."
 
 
 def module_name(path: str | None) -> str:
-    """A path of a module in words."""
+    """Returns the path of a module as shown in tables."""
     return "-" if path is None else "(root)" if path == "" else cut(path)
 
 
 def file_name(path: str) -> str:
-    """The name of a file, wherever the path is from."""
+    """Returns the name of a file, whatever system its path is from."""
     return _parts(path)[-1]
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    """Folders and name; paths of Windows have both kinds of strokes."""
+    """Returns folders and name; Windows paths contain both kinds of slashes."""
     return PureWindowsPath(path).parts or (path,)
 
 
 def short_names(files: Sequence[str]) -> dict[str, str]:
-    """The name of each file, with as many folders as tell it from the others."""
+    """Returns the name of each file, with as many folders as needed to distinguish it from the others."""
     found = {file: file_name(file) for file in files}
     for parts in range(2, 8):
         same: dict[str, list[str]] = defaultdict(list)
@@ -246,11 +247,11 @@ def short_names(files: Sequence[str]) -> dict[str, str]:
 
 
 def ordinal(number: int) -> str:
-    """`1st`, `2nd`, `11th`."""
+    """Returns `1st`, `2nd`, `11th`."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
     return f"{number}{ending}"
 
 
 def chance_words(p_value: float) -> str:
-    """`p = 0.003`, `p < 0.0001`."""
+    """Returns `p = 0.003`, `p < 0.0001`."""
     return "p < 0.0001" if p_value < 1e-4 else f"p = {p_value:.1g}" if p_value < 0.1 else f"p = {p_value:.2f}"

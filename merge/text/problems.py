@@ -1,4 +1,4 @@
-"""Problems and remarks in sentences: one row per code, and per kind of it."""
+"""Turns problems and remarks into sentences: one entry per code, or per kind of it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ SENTENCES: dict[type[Problem | Remark], str | dict[str, str]] = {
     codes.MergeAlone: "this is a merge without its rank folders, so step breakdowns are not available",
 }
 KINDS = ("what", "status", "doubt")
-"""Fields by which a sentence is chosen where a code has several."""
+"""Fields by which a sentence is chosen if a code has several."""
 CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     "asked": "--align none",
     "hosts_unknown": "the ranks' hosts are unknown, and no clock offsets were measured",
@@ -146,12 +146,12 @@ CLOCK_REASONS: dict[codes.ClockReason | None, str] = {
     None: "the reason is not known",
 }
 NAMED = 8
-"""Ranks up to which each is named."""
+"""Number of ranks with the same problem up to which each is named."""
 ALIKE: dict[type[Problem], tuple[str, ...]] = {
     codes.Unreadable: ("file",), codes.Unfinished: ("status",), codes.RankFailed: (), codes.FilesMissing: ("files",),
     codes.MemoryEndedEarly: (), codes.NoteOfRank: ("detail",), codes.SeveralTraces: (), codes.TraceDamaged: ("what",),
 }
-"""What problems of a rank that are the same for a reader have in common."""
+"""Fields in which problems of several ranks must agree to be the same for a reader."""
 FORMATS: dict[str, Callable[[Any], str]] = {
     "ns": duration,
     "of_rank": lambda rank: "" if rank is None else f"rank {rank}: ",
@@ -187,7 +187,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "world_size": lambda contradicted: "the world size in the traces does not fit the ranks" if contradicted else
     "no trace states the world size",
 }
-"""How a field is written, by what stands behind its colon in a sentence; behind `# ` stands what it counts."""
+"""Format specification after the colon of a field -> how the field is written; after `# `, it says what is counted."""
 
 
 class _Sentences(Formatter):
@@ -199,7 +199,7 @@ class _Sentences(Formatter):
 
 
 def sentence(one: Problem | Remark) -> str:
-    """What a code with its fields means."""
+    """Returns the meaning of a code with its fields."""
     fields, words = msgspec.structs.asdict(one), SENTENCES[type(one)]
     if isinstance(words, dict):
         words = words[next(fields[name] for name in KINDS if name in fields)]
@@ -207,12 +207,12 @@ def sentence(one: Problem | Remark) -> str:
 
 
 def sentences(found: Iterable[Problem | Remark]) -> Iterator[str]:
-    """`sentence` of each."""
+    """Yields the `sentence` of each."""
     return map(sentence, found)
 
 
 def show_problems(remarks: Iterable[Remark], problems: Iterable[Problem], page: Page) -> None:
-    """A line each; of many ranks with the same problem `NAMED`, and one for the others."""
+    """Prints a line for each; if many ranks have the same problem, for the first `NAMED`, and one for the others."""
     for text in sentences(remarks):
         page.line(f"note: {text}", style="yellow")
     for text in problem_lines(problems):
@@ -220,7 +220,7 @@ def show_problems(remarks: Iterable[Remark], problems: Iterable[Problem], page: 
 
 
 def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
-    """`sentence` of each; of many ranks with the same problem those of `NAMED`, and one for the others."""
+    """Yields the `sentence` of each; for many ranks with the same problem, that of `NAMED`, and one for the others."""
     alike = dict[Any, list[Problem]]()
     for one in problems:
         alike.setdefault(_kind(one), []).append(one)
@@ -232,14 +232,14 @@ def problem_lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def fail_if_incomplete(problems: Sequence[Problem], *, strict: bool) -> None:
-    """`--strict`: raises IncompleteError where something is missing and that matters."""
+    """Raises IncompleteError if something is missing and `--strict` was given."""
     if strict and problems:
         raise IncompleteError(f"incomplete: {'; '.join(problem_lines(problems))}",
                               hint="without --strict, this exits with 0")
 
 
 def _kind(one: Problem) -> Any:
-    """Equal for problems of ranks that have the fields of `ALIKE` in common."""
+    """Returns a key that is equal for problems of ranks that agree in the fields of `ALIKE`."""
     fields = msgspec.structs.asdict(one)
     if type(one) not in ALIKE or fields["rank"] is None:
         return id(one)

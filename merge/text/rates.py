@@ -1,4 +1,4 @@
-"""How fast a job is, in sentences of several screens: step and rates, MFU, exposed communication, pipeline bubble."""
+"""Sentences on how fast a job is: step time and rates, MFU, exposed communication, pipeline bubble."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distprof.merge.totals.step_time import step_time_of
 from distprof.units import counted, duration, percent, si
 
 SEVERAL = ("pattern", "irregular")
-"""Rules of jobs with several optimizers, and as a rule with several root modules."""
+"""Rules of jobs with several optimizers, which usually have several root modules as well."""
 WORK = "forward and backward FLOPs of a step, recomputation left out, causal attention in full"
 REMEDY = "pass one in FLOP/s with --peak (`distprof doctor --peak` measures it)"
 NO_MFU = {
@@ -27,7 +27,7 @@ NO_MFU = {
 
 
 def mesh(summary: Mapping[str, Any]) -> str:
-    """`4 ranks = dp 2 x tp 2`."""
+    """Returns `4 ranks = dp 2 x tp 2`."""
     ranks = counted(summary["world_size"], "rank")
     if summary["topology"] is None:
         return ranks
@@ -35,13 +35,14 @@ def mesh(summary: Mapping[str, Any]) -> str:
 
 
 def lightly(summary: Mapping[str, Any]) -> RecordedLightly | None:
-    """Which ranks were recorded fully; None where all were."""
+    """Returns which ranks were recorded fully; None if all were."""
     remarks = from_json(Remark, summary["remarks"])
     return next((one for one in remarks if isinstance(one, RecordedLightly)), None)
 
 
 def rates(summary: Mapping[str, Any]) -> list[str]:
-    """`step 167 ms (160 to 181)`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`; what is known."""
+    """Returns what is known of `step 167 ms (160 to 181)`, `190.88 samples/s`, `72.63 GFLOP/s (18.16 GFLOP/s per GPU)`
+    and says so if no step was timed."""
     step = summary["step"]
     usual = step_time_of(step)
     if usual is None:
@@ -58,7 +59,7 @@ def rates(summary: Mapping[str, Any]) -> list[str]:
 
 
 def mfu(step: Mapping[str, Any], *, at_least: bool = False) -> str:
-    """`MFU 31.2 % = forward and backward FLOPs ...`, from `step` of `summary.json`; `at_least` if some are unknown."""
+    """Returns `MFU 31.2 % = ...` from `step` of `summary.json`; `at_least` if FLOPs of some operators are unknown."""
     basis = msgspec.convert(step["mfu_basis"], MfuBasis)
     if step["mfu"] is None:
         return "MFU unknown: " + NO_MFU[basis.code].format(rank=basis.rank, device=basis.device, dtype=basis.dtype)
@@ -67,12 +68,12 @@ def mfu(step: Mapping[str, Any], *, at_least: bool = False) -> str:
 
 
 def of_peak(ratio: float) -> str:
-    """`41.3 %`, `0.027 %`: small models use so little of a large device."""
+    """Returns `41.3 %`, `0.027 %`: small models use so little of a large device."""
     return percent(ratio) if ratio >= 0.01 else f"{100 * ratio:.2g} %"
 
 
 def peak_words(one: PeakUsed) -> str:
-    """`989 TFLOP/s, dense peak of ...`."""
+    """Returns `989 TFLOP/s, dense peak of ...`."""
     rate = si(one.flops_per_second, "FLOP/s")
     if one.source is None:
         return f"{rate}, as given"
@@ -80,11 +81,11 @@ def peak_words(one: PeakUsed) -> str:
 
 
 def exposed(found: Mapping[str, Any]) -> str | None:
-    """What of a step is communication in which nothing is computed, from `communication` of `summary.json`."""
+    """Returns how much of a step is exposed communication, from `communication` of `summary.json`."""
     if found["waiting_ratio"] is not None:
         return (f"exposed communication: {percent(found['waiting_ratio'])} of {_step_of(found)} waiting for other "
                 f"ranks, {percent(found['moving_ratio'])} moving data")
-    if (both := found.get("exposed_ratio")) is None:  # or the merge is of an earlier version
+    if (both := found.get("exposed_ratio")) is None:  # or the merge was made by an earlier version
         return None
     why = "no collective is known from all of its ranks" if found["blind"] == "no collective" else "ranks are missing"
     return (f"exposed communication: {percent(both)} of {_step_of(found)}; how much of it is waiting for other ranks "
@@ -96,7 +97,7 @@ def _step_of(found: Mapping[str, Any]) -> str:
 
 
 def bubble(found: Mapping[str, Any]) -> str:
-    """`pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work of a stage ...`."""
+    """Returns `pipeline of 4 stages: 27.3 % of a step waiting for messages of other stages (bubble); work ...`."""
     work = {one["stage"]: one["work_ns"] for one in found["stages"]}
     least, most = min(work, key=work.__getitem__), max(work, key=work.__getitem__)
     return (f"pipeline of {counted(len(work), 'stage')}: {percent(found['bubble_ratio'])} of a step waiting for "

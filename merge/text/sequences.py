@@ -1,4 +1,4 @@
-"""`distprof ops --sequences` on one screen, and as data for `--json` (docs/operators.md has its keys)."""
+"""Shows `distprof ops --sequences` on one screen, and as data for `--json` (docs/operators.md has its keys)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from distprof.units import UNKNOWN, counted, duration, percent, spans
 
 TOP = 10
 SPELLED = 3
-"""Sequences whose kernels are listed, without --top."""
+"""Number of sequences whose kernels are listed without --top."""
 
 
 def sequences_text(*runs: Path, selection: Selection, most: int, sort: str, top: int | None, as_json: bool,
                    strict: bool) -> str:
-    """Sequences of kernels that come again, as text or JSON.
+    """Returns repeated sequences of kernels, as text or JSON.
 
     Args:
         *runs: A run directory, or several of one job; traces of other programs; or a merge of them.
         selection: Which kernels.
-        most: Longest length.
-        sort: What is largest in the first one.
-        top: How many; without all in JSON, and `TOP` in text.
-        as_json: Gives JSON.
-        strict: Fail where something is missing.
+        most: Maximum length.
+        sort: What to sort by, largest first.
+        top: How many; None: all in JSON, and `TOP` in text.
+        as_json: Whether to return JSON.
+        strict: Whether to fail if something is missing.
 
     Raises:
         DataError: The run cannot be read, or nothing in it ran on a GPU.
@@ -56,19 +56,19 @@ def sequences_text(*runs: Path, selection: Selection, most: int, sort: str, top:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencesShown:
-    """What is to be shown."""
+    """What the screen shows."""
 
     run: Run
     found: RunSequences
     most: int
-    """Longest length that was looked for."""
+    """Maximum length of the sequences that were searched."""
     top: int | None
     paths: Sequence[Path]
     problems: Sequence[Problem]
 
 
 def render(shown: SequencesShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     found = shown.found
     page.line(f"{counted(found.num_commands, 'kernel')}, copies and fills of {counted(len(found.ranks), 'rank')}; "
               f"sequences of 2 to {shown.most} of them that recur on one stream: {found.number}")
@@ -104,7 +104,7 @@ def _table(found: RunSequences, page: Page) -> None:
 
 
 def _spelled(number: int, one: KernelSequence, page: Page) -> None:
-    """The kernels of a sequence, equal ones in a row as one."""
+    """Prints the kernels of a sequence; equal ones in a row share a line."""
     rows = [(by or UNKNOWN, name, len(list(same))) for (by, name), same in groupby(
         zip(one.launched_by, one.names, strict=True))]
     page.table([f"launched by, in sequence {number}", "kernel"], [
@@ -116,9 +116,9 @@ def _share(one: KernelSequence, found: RunSequences) -> float | None:
 
 
 def pattern_of(modules: Sequence[str]) -> str:
-    """Paths in few words: `layers.*.norm` for those of several layers; those of other lengths apart, the longest first.
+    """Summarises paths: `layers.*.norm` for those of several layers; paths of other lengths separately, longest first.
 
-    A dash for no paths.
+    Returns a dash if there are no paths.
     """
     parts = sorted((path.split(".") for path in modules), key=len, reverse=True)
     each = ([*zip(*same, strict=True)] for _, same in groupby(parts, key=len))
@@ -127,12 +127,12 @@ def pattern_of(modules: Sequence[str]) -> str:
 
 
 def sequences_data(run: Run, found: RunSequences, most: int) -> dict[str, Any]:
-    """What was found.
+    """Returns the data of the command.
 
     Args:
         run: The run.
         found: Its sequences.
-        most: Longest length that was looked for.
+        most: Maximum length of the sequences that were searched.
     """
     return {
         "format": FORMAT, "kind": "sequences", "ranks": list(found.ranks), "world_size": run.world_size,

@@ -1,4 +1,4 @@
-"""`distprof memory` of memory snapshots on one screen, and as data for `--json`."""
+"""Shows `distprof memory` of memory snapshots on one screen, and as data for `--json`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ TOP = 20
 TENSORS_SHOWN = 10
 FAILURES_SHOWN = 5
 LEVELS = "▁▂▃▄▅▆▇█"
-"""Of the drawing, lowest first."""
+"""Characters of the chart, lowest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotsShown:
-    """What is to be shown."""
+    """What the screen shows."""
 
     found: RunSnapshots
     by: Sequence[str]
     top: int | None
     named: bool
-    """True where names tell the ranks."""
+    """True if file names contain the ranks."""
     files: Mapping[int, Path]
 
 
 def render(shown: SnapshotsShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     _peaks(shown, page)
     _now(shown, page)
     _groups(shown, page)
@@ -99,7 +99,7 @@ def _groups(shown: SnapshotsShown, page: Page) -> None:
 
 
 def _stacks(stacks: Sequence[str | None], page: Page) -> None:
-    """Innermost frame first."""
+    """Prints stacks, innermost frame first."""
     for number, stack in enumerate(stacks, 1):
         page.line(f"#{number}:" + ("" if stack else " no stack is known"))
         for frame in stack.splitlines() if stack else ():
@@ -112,7 +112,7 @@ def _key(value: object) -> str:
 
 
 def _timeline(one: OneDevice, page: Page) -> None:
-    """The most that was allocated in each stretch of time."""
+    """Draws the maximum that was allocated in each interval of time."""
     points = one.memory.timeline
     most = one.memory.peak_bytes
     if len(points) < 2 or not most:
@@ -177,7 +177,7 @@ def _doubts(shown: SnapshotsShown, page: Page) -> None:
 
 
 def snapshots_data(found: RunSnapshots, top: int | None) -> dict[str, Any]:
-    """The same of snapshots of torch.cuda.memory; `top` groups, or all."""
+    """Returns the same as data; `top` groups, or all if it is None."""
     return {"format": FORMAT, "kind": "memory_snapshot",
             "ranks": sorted({one.memory.rank for one in found.devices}),
             "devices": [_device(one) for one in found.devices],

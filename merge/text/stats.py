@@ -1,4 +1,4 @@
-"""`distprof stats` on one screen, from the summary."""
+"""Prints the screen of `distprof stats` from the summary."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHOWN_UNCOUNTED = 6
 
 
 def render_passes(summary: Mapping[str, Any], paths: Sequence[Path], page: Page) -> str:
-    """What recording costs: how long steps of each pass take beside the step time."""
+    """Returns what recording costs: how long steps of each pass take compared with the step time."""
     _topology(summary, page)
     page.line(rates(summary)[0])
     page.line()
@@ -63,7 +63,7 @@ def render_passes(summary: Mapping[str, Any], paths: Sequence[Path], page: Page)
 
 
 def render(summary: Mapping[str, Any], paths: Sequence[Path], page: Page, *, top: int) -> str:
-    """The answer in one screen."""
+    """Returns the screen as text."""
     if summary["kind"] == "traces":
         return _of_traces(summary, paths[0], page)
     _head(summary, page)
@@ -75,7 +75,7 @@ def render(summary: Mapping[str, Any], paths: Sequence[Path], page: Page, *, top
 
 
 def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
-    """The screen for traces of another program, which have no modules."""
+    """Returns the screen for traces of another program, which have no modules."""
     _topology(summary, page)
     page.line("params, FLOPs and times of modules unknown: these are traces of another program, and no module profiler "
               "ran (distprof run records them)")
@@ -89,7 +89,7 @@ def _of_traces(summary: Mapping[str, Any], path: Path, page: Page) -> str:
 
 
 def render_modules(summary: Mapping[str, Any], modules: TreeReport, paths: Sequence[Path], page: Page) -> str:
-    """The same with all modules as a tree in place of ranks and top modules."""
+    """Returns the screen with all modules as a tree in place of ranks and top modules."""
     _head(summary, page)
     page.line("modules: per GPU and step, mean over the ranks that have the module")
     page.line()
@@ -191,7 +191,7 @@ def _communication(summary: Mapping[str, Any], page: Page) -> None:
 
 
 def _on_devices(found: Mapping[str, Any] | None, page: Page) -> None:
-    """How much of a step is exposed communication, and how much of it devices are idle."""
+    """Prints how much of a step is exposed communication, and how much of it devices are idle."""
     if found is not None and (line := exposed(found)) is not None:
         page.line(line)
     if found is not None and found.get("devices"):

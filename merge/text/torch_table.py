@@ -1,4 +1,4 @@
-"""Operators of one rank in the columns, units and widths of torch.profiler's `key_averages().table()`."""
+"""Prints operators of one rank in the columns, units and widths of torch.profiler's `key_averages().table()`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PARTS = {"cpu_time_total": "host_us", "self_cpu_time_total": "self_host_us", "d
           "self_device_memory_usage": "self_device_bytes", "count": "calls", "flops": "flops",
           "cpu_time": "host_us / calls", "device_time": "device_us / calls"}
 SORTS = _PARTS | {name.replace("device", "cuda"): column for name, column in _PARTS.items() if "device" in name}
-"""What `sort_by` may be -> column, or a mean a call."""
+"""Values of `sort_by` -> column, or a mean per call."""
 FLOPS = ("FLOPs", "KFLOPs", "MFLOPs", "GFLOPs", "TFLOPs", "PFLOPs")
 
 
 def torch_table(averages: TorchAverages, *, sort: str | None = None, rows: int = ROWS) -> str:
-    """The table.
+    """Returns the table.
 
     Args:
-        averages: Of `torch_averages`.
-        sort: A name of `SORTS`, largest first; None: in the order of their first calls.
-        rows: How many are shown.
+        averages: Result of `torch_averages`.
+        sort: A name in `SORTS`, largest first; None: in the order of their first calls.
+        rows: Maximum number of rows.
     """
     found = averages.rows
     if found.is_empty():
@@ -50,7 +50,7 @@ def torch_table(averages: TorchAverages, *, sort: str | None = None, rows: int =
 
 
 class _Table:
-    """Which columns there are, and how wide."""
+    """The columns of a table, and their widths."""
 
     def __init__(self, averages: TorchAverages, rows: pl.DataFrame) -> None:
         self.host_us = _sum(rows["self_host_us"])
@@ -66,7 +66,7 @@ class _Table:
         self._shapes, self._frames, self._flops = self._last(averages, rows)
 
     def _last(self, averages: TorchAverages, rows: pl.DataFrame) -> tuple[int | None, int | None, float | None]:
-        """Adds the columns that not every table has; returns the width of shapes, of frames, and a factor of FLOPs."""
+        """Adds the columns that not every table has; returns widths of shapes and frames, and a factor for FLOPs."""
         shapes = frames = per_flop = None
         if rows["shapes"].is_not_null().any() and (rows["shapes"] != "[]").any():
             shapes = _width(rows["shapes"], LONGEST_SHAPES)
@@ -87,7 +87,7 @@ class _Table:
         self.widths.append(width)
 
     def lines(self, row: Mapping[str, Any]) -> list[str]:
-        """Of a row: one, and one for each further frame."""
+        """Returns the lines of a row: one, and one for each further frame."""
         cells = [_name(row["name"]), _share(row["self_host_us"], self.host_us), _time(row["self_host_us"]),
                  "0" if row["is_async"] else _share(row["host_us"], self.host_us), _time(row["host_us"]),
                  _time(row["host_us"] / row["calls"])]
@@ -100,7 +100,7 @@ class _Table:
         cells.append(str(row["calls"]))
         if self._shapes is not None:
             cells.append(row["shapes"][:self._shapes])
-        if self._flops is not None:  # before the frame, where its title is behind it: so does torch
+        if self._flops is not None:  # before the frame, although its title comes after: torch does the same
             cells.append(f"{row['flops'] * self._flops:8.3f}" if row["flops"] else "--")
         if self._frames is None:
             return [self.line(cells)]
@@ -109,13 +109,13 @@ class _Table:
         return [self.line([*cells, first]), *(self.line([*empty, frame]) for frame in others), self.line([*empty, ""])]
 
     def line(self, cells: Sequence[str]) -> str:
-        """Right-aligned, but for frames."""
+        """Formats cells, right-aligned except for frames."""
         return GAP.join(cell.ljust(width) if title == "Source Location" else cell.rjust(width)
                         for cell, width, title in zip(cells, self.widths, self.header, strict=True)) + GAP
 
 
 def _sum(values: pl.Series) -> float:
-    """One after the other, as torch does: the last digit depends on it."""
+    """Sums values one after the other, as torch does: the last digit depends on it."""
     return reduce(add, values.to_list(), 0.0)
 
 

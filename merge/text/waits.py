@@ -1,4 +1,4 @@
-"""`distprof waits` on one screen, with what torch.compile did and queues of devices, and its data for `--json`."""
+"""Shows `distprof waits` on one screen, with torch.compile and device queues, and makes its data for `--json`."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from distprof.units import counted, duration, percent, spans
 
 TOP = 20
 LINES = 10
-"""Lines of the script that are shown, if nothing else was asked for."""
+"""Number of lines of the script that are shown by default."""
 LEAST_OF_STEP = 0.01
-"""Smallest part of a step with which one is."""
+"""Lines of the script are shown from this share of a step on."""
 MOST_COMPILED = 12
 LONGEST_REASON = 80
-"""Characters of a reason."""
+"""Maximum length of a reason in characters."""
 RESUMED = "torch_dynamo_resume_in_"
-"""Begins torch's names of what follows a graph break in a function."""
+"""Prefix of torch's names for the rest of a function after a graph break."""
 HEADER = ("rank", "commands", "short", "mean delay", "longest", "mean depth", "deepest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsShown:
-    """What is to be shown."""
+    """What the screen shows."""
 
     run: Run
     found: RunWaits
-    """What was chosen of it."""
+    """The selected waits."""
     table: pl.DataFrame
-    """`grouped`."""
+    """`grouped` waits."""
     lines: pl.DataFrame
-    """`script_lines`."""
+    """Result of `script_lines`."""
     by: Sequence[str]
-    """Each once."""
+    """Keys to group by, each once."""
     top: int | None
     queues: bool
-    """They were asked for."""
+    """Whether queues were requested."""
     paths: Sequence[Path]
     problems: Sequence[Problem]
 
 
 def render(shown: WaitsShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     _head(shown, page)
     rows = shown.table.head(shown.top or TOP)
     if len(rows):
@@ -99,7 +99,7 @@ def _head(shown: WaitsShown, page: Page) -> None:
 
 
 def _lines(shown: WaitsShown, page: Page) -> None:
-    """Where ranks spend their time outside of waits."""
+    """Prints where ranks spend their time outside of waits."""
     rows = shown.lines.filter(pl.col("ratio") >= LEAST_OF_STEP).head(shown.top or LINES)
     if rows.is_empty():
         return
@@ -159,7 +159,7 @@ def _key(by: str, row: Mapping[str, Any], files: Mapping[str, str]) -> str:
 
 
 def show_compilations(compilations: pl.DataFrame, page: Page, *, top: int | None) -> None:
-    """What was compiled in the whole job, a row for what is alike; nothing where nothing was."""
+    """Prints what was compiled in the whole job, with a row for similar compilations; or nothing."""
     if compilations.is_empty():
         return
     page.line()
@@ -204,7 +204,7 @@ def _cells(row: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _function(name: str) -> str:
-    """`forward` behind line 29, in place of torch_dynamo_resume_in_forward_at_29."""
+    """Returns `forward (rest)` for torch_dynamo_resume_in_forward_at_29."""
     return f"{name.removeprefix(RESUMED).rpartition('_at_')[0]} (rest)" if name.startswith(RESUMED) else name
 
 
@@ -212,20 +212,20 @@ def _reason(reasons: Sequence[str], failed: int) -> str:
     if not reasons:
         return "failed" if failed else "-"
     first, _, behind = reasons[0].partition("\n")
-    if "Explanation: " in behind:  # of a graph break, which says more than its title
+    if "Explanation: " in behind:  # the explanation of a graph break says more than its title
         first = behind.partition("Explanation: ")[2].partition("\n")[0]
     more = f" (+{len(reasons) - 1} more)" if len(reasons) > 1 else ""
     return f"{'failed: ' if failed else ''}{cut(first, LONGEST_REASON)}{more}"
 
 
 def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *, asked: bool) -> None:
-    """A row for each rank with a device.
+    """Prints a row for each rank with a device.
 
     Args:
-        queues: `QUEUE` of the steps that are shown; None where there are no timelines.
-        ranks: Those that are shown.
-        page: Where it goes.
-        asked: Says so where there is nothing to show.
+        queues: `QUEUE` of the shown steps; None if there are no timelines.
+        ranks: The shown ranks.
+        page: Where to print.
+        asked: Whether to say so if there is nothing to show.
     """
     found = pl.DataFrame() if queues is None else summed_queues(queues)
     if found.is_empty():
@@ -255,14 +255,14 @@ def show_queues(queues: pl.DataFrame | None, ranks: Sequence[int], page: Page, *
 
 def waits_data(world_size: int, found: RunWaits, table: pl.DataFrame, lines: pl.DataFrame, top: int | None) -> (
         dict[str, Any]):
-    """What was found.
+    """Returns the data of the command.
 
     Args:
-        world_size: Ranks of the job.
-        found: Waits that were chosen.
-        table: `grouped` of them, as far as it is shown.
-        lines: `script_lines`.
-        top: Rows of compilations; all without.
+        world_size: Number of ranks of the job.
+        found: The selected waits.
+        table: `grouped` waits, cut to the shown rows.
+        lines: Result of `script_lines`.
+        top: Number of rows of compilations; None: all.
     """
     rows, steps = found.rows, found.steps
     return {
@@ -277,7 +277,7 @@ def waits_data(world_size: int, found: RunWaits, table: pl.DataFrame, lines: pl.
 
 
 def _compiled_data(rows: pl.DataFrame, top: int | None) -> dict[str, Any]:
-    """Totals, and a row for what is alike."""
+    """Returns totals, and a row for similar compilations."""
     table = grouped_compilations(rows)
     return {"totals": compilation_totals(rows), "rows": _named(table.head(top) if top else table)}
 

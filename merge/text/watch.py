@@ -1,4 +1,4 @@
-"""The watch of a whole job in sentences: what was noticed, and the job in one line."""
+"""Describes the watch of a whole job in sentences: what was noticed, and the job in one line."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from distprof.units import percent, size
 
 _PHASES = {"data": "before the first forward call"}
 MOST_AT_END = 4
-"""Findings that are listed below an answer."""
+"""Number of findings that are listed below an answer."""
 SHORT_NS = 20_000_000_000
-"""Of a job that was watched for less, it is not said that nothing was found: there was too little to compare."""
+"""In a job that was watched for less time, nothing is said if nothing was found: there was too little to compare."""
 SLOW = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
-"""Findings about some ranks that hold up the others."""
+"""Findings about ranks that hold up the others."""
 RARELY = 0.05
-"""Share of steps below which their number is not given as a share."""
+"""A smaller share of steps is not printed as a number."""
 
 
 def with_texts(findings: Iterable[WatchFinding]) -> list[WatchFinding]:
-    """The same findings, each with its sentence."""
+    """Returns the same findings, each with its sentence."""
     return [msgspec.structs.replace(one, text=sentence(one)) for one in findings]
 
 
 def job_line(state: WatchState) -> str:
-    """`10,000 steps watched in 3 min 20 s, 20.1 ms per step`."""
+    """Returns `10,000 steps watched in 3 min 20 s, 20.1 ms per step`."""
     if not state.num_steps:
         return "no step has ended yet"
     watched = state.num_steps - (state.first_watched or 0)
@@ -38,7 +38,7 @@ def job_line(state: WatchState) -> str:
 
 
 def job_lines(state: WatchState) -> list[str]:
-    """The job, then a line for each finding: what costs most first, pauses last."""
+    """Returns the job, then a line for each finding: the most expensive first, pauses last."""
     order = sorted(state.findings, key=lambda one: (one.kind == "pauses", one.until_step is not None,
                                                     -(one.cost_ns or 0.0)))
     lines = [f"  {sentence(one)}" for one in order]
@@ -48,7 +48,7 @@ def job_lines(state: WatchState) -> list[str]:
 
 
 def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
-    """The whole job in a few lines; none where no step was watched."""
+    """Returns the whole job in a few lines; none if no step was watched."""
     if state is None or not state.num_steps:
         return []
     first, *findings = job_lines(state)
@@ -61,25 +61,25 @@ def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
 
 
 def watched_of(summary: Mapping[str, Any]) -> WatchState | None:
-    """The watch of the whole job, without its ranks, from `summary.json`; None where nobody has looked."""
+    """Returns the watch of the whole job, without its ranks, from `summary.json`; None if it was not analysed."""
     return state_of((summary.get("steps") or {}).get("watched"))
 
 
 def is_slow_later(state: WatchState | None) -> bool:
-    """Whether some ranks held up others in the whole job, whatever the recorded steps show."""
+    """Returns whether some ranks held up others in the whole job, whatever the recorded steps show."""
     return state is not None and any(one.kind in SLOW for one in state.findings)
 
 
 def sentence(one: WatchFinding) -> str:
-    """`rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; `encoder.1` forward, train.py:33`."""
+    """Returns `rank 1 slow from step 6,204 on: +18.0 ms per step, 68 s lost; `encoder.1` forward, train.py:33`."""
     what = _SENTENCES[one.kind](one)
-    over = one.kind == "hang" and one.until_step is not None  # what ranks did then is of no more use
+    over = one.kind == "hang" and one.until_step is not None  # for a hang that is over, this is of no more use
     why = [*_where(one), *(one.why if one.kind not in ("pauses", "memory_growth") and not over else [])]
     return what + "".join(f"; {word}" for word in why)
 
 
 def long_time(ns: float) -> str:
-    """`3 min 20 s`, `2 h 5 min`, `68 s`, `4.2 s`."""
+    """Returns `3 min 20 s`, `2 h 5 min`, `68 s`, `4.2 s`."""
     seconds = ns / 1e9
     if seconds < 9.95:
         return brief(ns, 2)
@@ -103,7 +103,7 @@ def _when(one: WatchFinding) -> str:
 
 
 def _cost(one: WatchFinding) -> str:
-    """`+18.0 ms per step, 68 s lost`."""
+    """Returns `+18.0 ms per step, 68 s lost`."""
     parts = []
     if one.per_step_ns is not None:
         parts.append(f"+{brief(one.per_step_ns)} per step")
@@ -113,7 +113,7 @@ def _cost(one: WatchFinding) -> str:
 
 
 def _where(one: WatchFinding) -> list[str]:
-    """`encoder.1` forward, train.py:33."""
+    """Returns `encoder.1` forward, train.py:33."""
     phase = "" if one.kind in ("slow_link", "slow_group") else _PHASES.get(one.phase or "", one.phase or "")
     module = " ".join(word for word in (f"`{one.module}`" if one.module else "", phase) if word)
     place = ", ".join(word for word in (module, one.line or "") if word)
@@ -146,7 +146,7 @@ def _regression(one: WatchFinding) -> str:
 
 
 def _rhythm(one: WatchFinding) -> str:
-    """`every 500 steps`, `in 12.5 % of the steps`."""
+    """Returns `every 500 steps`, `in 12.5 % of the steps`."""
     if one.period_steps is not None:
         return f"every {one.period_steps:,.0f} steps"
     if one.share is None:

@@ -1,4 +1,4 @@
-"""`distprof whatif` on one screen, and its data for `--json`, whose keys docs/critical-path.md describes."""
+"""Shows `distprof whatif` on one screen, and makes its data for `--json`; docs/critical-path.md describes its keys."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from distprof.units import counted, duration, percent, spans
 TOP = 20
 HALF = 0.5
 LISTED = 5
-"""Kinds of stragglers that are listed."""
+"""Number of kinds of stragglers that are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfShown(ReplayedShown):
-    """What is to be shown."""
+    """What the screen shows."""
 
     changes: Changes
     prediction: Prediction
     untraced: bool
-    """True where steps without a timeline were left out."""
+    """True if steps without a timeline were left out."""
     through_device: bool = False
-    """True where commands of a device were replayed."""
+    """True if commands of a device were replayed."""
 
 
 def render(shown: WhatIfShown, page: Page) -> str:
-    """The screen."""
+    """Returns the screen as text."""
     found = shown.prediction
     left_out = "; steps without a timeline are excluded" if shown.untraced else ""
     page.line(first_line(shown, found.steps) + left_out)
@@ -82,7 +82,7 @@ def _changed(shown: WhatIfShown) -> Iterator[str]:
 
 
 def _deferred(found: Prediction, deferral: Deferral) -> Iterator[str]:
-    """Which waits come later, by how much."""
+    """Yields which waits come later, and by how much."""
     moved, steps = deferral.moved, len(found.steps)
     of_all = f"of {deferral.num_waits / steps:.3g} waits per step"
     if moved.is_empty():
@@ -154,7 +154,7 @@ def _table(shown: WhatIfShown, page: Page) -> None:
 
 
 def _scale(shown: WhatIfShown) -> float:
-    """What turns means of the steps that were replayed into parts of the step time."""
+    """Returns the factor that turns means of the replayed steps into parts of the step time."""
     return 1.0 if shown.step_time is None else shown.step_time.scale(shown.prediction.measured_ns)
 
 
@@ -170,11 +170,11 @@ def _row(what: str, measured: float, replayed: float, predicted: float) -> tuple
 
 
 def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
-    """What the prediction says, and what it cannot.
+    """Yields what the prediction says, and what it cannot say.
 
     Args:
-        found: As it was measured.
-        scale: What turns that into parts of the step time.
+        found: The prediction, as measured.
+        scale: Factor that turns it into parts of the step time.
     """
     mean = found.measured_ns
     yield (f"replay without changes: on average {brief(found.replay_error_ns)} "
@@ -197,12 +197,12 @@ def _verdict(found: Prediction, scale: float = 1.0) -> Iterator[str]:
 
 
 def whatif_data(found: Opened | Replayable, changes: Changes, prediction: Prediction) -> dict[str, Any]:
-    """All that is known of the steps that a change would bring.
+    """Returns all that is known about the steps that a change would bring.
 
     Args:
         found: The run.
         changes: What is changed.
-        prediction: Steps with and without.
+        prediction: Steps with and without the changes.
     """
     about, frame = described(found.run, found.clock), prediction.of_ranks
     of_rank: dict[int, list[dict[str, Any]]] = {}

@@ -1,1 +1,1 @@
-"""Operators of a rank as `key_averages` of torch.profiler has them: session, stacks, estimates of FLOPs, averages."""
+"""Operators of a rank as in torch.profiler's `key_averages`: the session, stacks, estimates of FLOPs, averages."""

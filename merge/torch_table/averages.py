@@ -1,4 +1,4 @@
-"""Averages of one rank's operators as torch.profiler's `key_averages` has them: in its order, and in its doubles."""
+"""Averages of one rank's operators as torch.profiler's `key_averages` computes them: same order, same doubles."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, NUM_HOST
 from distprof.merge.torch_table.session import INPUTS, Stack, TorchSession, TorchStacks
 
 WORK = ("gloo:", "nccl:", "mpi:", "ucc:", "xccl:")
-"""Collectives: as they may end on another thread, torch neither nests them nor gives them a self time."""
+"""Prefixes of collectives: they may end on another thread, so torch neither nests them nor gives them a self time."""
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
 KINDS = {"name": pl.String(), "shapes": pl.String(), "stack": pl.List(pl.String())}
 DEVICES = (1, 6, 12, 20)
-"""torch's numbers of device types whose memory it shows as that of the device."""
+"""torch's numbers of the device types whose memory it shows as device memory."""
 TIMES = ("host_us", "self_host_us", "device_us", "self_device_us")
 BYTES = ("host_bytes", "self_host_bytes", "device_bytes", "self_device_bytes")
 Shapes = Sequence[Sequence[int]]
@@ -32,26 +32,26 @@ Shapes = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchAverages:
-    """Rows, in the order in which their first call began."""
+    """One row per group of calls, in the order in which the first call of each group began."""
 
     rows: pl.DataFrame
-    """`name`, `shapes` and `stack` (None where not asked for, or not recorded), `calls`, `flops`, `TIMES` and `BYTES`;
-    `on_device`: True for kernels, `is_async` for collectives."""
+    """`name`, `shapes` and `stack` (None if not requested or not recorded), `calls`, `flops`, `TIMES` and `BYTES`;
+    `on_device`: True for kernels; `is_async`: True for collectives."""
     has_memory: bool
-    """True where the session recorded it, as in the next two."""
+    """Whether the session recorded memory; `has_flops`, `has_device`: FLOPs, devices."""
     has_flops: bool
     has_device: bool
 
 
 def torch_averages(session: TorchSession, *, by_shape: bool = False, num_frames: int = 0) -> TorchAverages:
-    """Adds up the slices of a session.
+    """Sums the slices of a session.
 
-    An operator whose only child has its name is one call, whatever the shapes.
+    An operator whose only child has the same name counts as one call with it, whatever their shapes.
 
     Args:
-        session: Of one rank.
-        by_shape: Keeps calls with other shapes apart.
-        num_frames: Keeps calls with other innermost frames of Python apart.
+        session: The session of a rank.
+        by_shape: Whether to separate calls with different shapes.
+        num_frames: Number of innermost Python frames by which to separate calls.
     """
     slices, recorded = _Slices(session), session.timeline.metadata
     columns, words = slices.columns(), dict[str, list[Any]](name=slices.names)
@@ -71,7 +71,7 @@ def torch_averages(session: TorchSession, *, by_shape: bool = False, num_frames:
 
 
 class _Slices:
-    """The slices of a session, nested, and behind them what changed the memory outside of all."""
+    """The nested slices of a session, followed by the memory changes outside of all slices."""
 
     def __init__(self, session: TorchSession) -> None:
         timeline = session.timeline
@@ -93,7 +93,7 @@ class _Slices:
         self._number = np.array([numbers[name] for name in renamed])
 
     def columns(self) -> dict[str, Array]:
-        """A value a slice, and a value for each loose change of memory."""
+        """Returns columns with a value for each slice and each memory change outside of slices."""
         count = len(self._loose)
         changes = np.where(self._changes.is_change[self._loose], -2, -1)
         host = np.where(self._host, self._end - self._start, 0.0)
@@ -110,7 +110,7 @@ class _Slices:
         return {name: np.concatenate([values, loose[name].astype(values.dtype)]) for name, values in found.items()}
 
     def in_order(self) -> Any:
-        """Rows that are counted, in torch's order."""
+        """Returns the rows that are counted, in torch's order."""
         at = (self._changes.time_ns[self._loose] - self._began_ns) / 1000
         start, end = np.concatenate([self._start, at]), np.concatenate([self._end, at])
         place = np.concatenate([self._timeline.place, len(self._start) + np.arange(len(at))])
@@ -118,20 +118,20 @@ class _Slices:
         return order[~np.concatenate([self._same, np.zeros(len(at), bool)])[order]]
 
     def shapes(self) -> tuple[list[str], Integers]:
-        """Texts, and their number of each row."""
+        """Returns texts, and the index of each row's text."""
         texts = [tensors_and_scalars(text) for text in self._timeline.texts] + ["[]"]
         keys = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         return list(keys), self._padded(np.array([keys[text] for text in texts])[self._timeline.shapes], keys["[]"])
 
     def stacks(self, num_frames: int) -> tuple[list[Stack], Integers]:
-        """Stacks, and their number of each row."""
+        """Returns stacks, and the index of each row's stack."""
         order = self.in_order()
         stacks = TorchStacks(self._timeline, self._nesting, self._launcher, order[order < len(self._start)])
         known, number = stacks.innermost(num_frames)
         return known, self._padded(number, 0)
 
     def flops(self) -> Integers:
-        """Of each row."""
+        """Returns the FLOPs of each row."""
         texts = [*self._timeline.texts, ""]
         calls = np.stack([self._timeline.name, self._timeline.shapes, self._timeline.more[INPUTS]], axis=1)
         kinds, kind = np.unique(calls, axis=0, return_inverse=True)
@@ -143,7 +143,7 @@ class _Slices:
         return np.concatenate([values, np.full(len(self._loose), loose)])
 
     def _of_children(self, values: Array) -> Array:
-        """What lies directly in each slice, added up in the order of time."""
+        """Returns the sums over the direct children of each slice, added in order of time."""
         found = np.zeros_like(values)
         rows = np.flatnonzero((self._parent >= 0) & ~self._same)
         np.add.at(found, self._parent[rows], values[rows])
@@ -165,7 +165,7 @@ class _Slices:
                 "self_device_us": np.where(self._host, total - inside, duration)}
 
     def _covered(self) -> Flags:
-        """True for changes of memory while any slice of the host ran, whatever its thread."""
+        """Returns True for memory changes while any host slice ran, on any thread."""
         rows = np.flatnonzero(self._host)
         rows = rows[np.argsort(self._timeline.start_ns[rows], kind="stable")]
         if not len(rows):
@@ -175,7 +175,7 @@ class _Slices:
         return (place >= 0) & (latest[place] >= self._changes.time_ns)
 
     def _within(self, change: Integers) -> Integers:
-        """Sums of the changes while each slice of the host ran."""
+        """Returns the sum of the changes while each host slice ran."""
         rows = np.flatnonzero(self._changes.is_change)
         rows = rows[np.argsort(self._changes.time_ns[rows], kind="stable")]
         time, sums = self._changes.time_ns[rows], np.concatenate([[0], np.cumsum(change[rows])])
@@ -185,7 +185,7 @@ class _Slices:
 
 
 def _only_children(timeline: RankTimeline, nesting: Nesting) -> Flags:
-    """True for slices with the name of the slice around them, in which no other lies."""
+    """Returns True for slices that have the name of their parent and are its only child."""
     inside = np.flatnonzero(nesting.parent >= 0)
     number = np.bincount(nesting.parent[inside], minlength=len(nesting.parent))
     parent = nesting.parent[inside]
@@ -195,7 +195,7 @@ def _only_children(timeline: RankTimeline, nesting: Nesting) -> Flags:
 
 
 def _added_up(columns: Mapping[str, Array], by: Sequence[str], order: Integers) -> pl.DataFrame:
-    """Sums of rows that are alike in `by`, one after the other as doubles are added."""
+    """Sums rows that are equal in `by`, one after another, so that doubles are rounded as in torch."""
     key = np.zeros(len(order), np.int64)
     for name in by:
         _, number = np.unique(columns[name][order], return_inverse=True)
@@ -211,12 +211,12 @@ def _added_up(columns: Mapping[str, Array], by: Sequence[str], order: Integers) 
 
 
 def torch_flops(op: str, shapes: str, inputs: str) -> int:
-    """The estimate; 0 where torch has none.
+    """Returns torch's estimate of FLOPs; 0 if it has none.
 
     Args:
-        op: Its name.
-        shapes: `Input Dims`; '' where they were not written, as in `inputs`.
-        inputs: `Concrete Inputs`.
+        op: Name of the operator.
+        shapes: `Input Dims`; '' if not recorded.
+        inputs: `Concrete Inputs`; '' if not recorded.
     """
     estimate = _ESTIMATES.get(op)
     if estimate is None:
@@ -229,7 +229,7 @@ def torch_flops(op: str, shapes: str, inputs: str) -> int:
 
 
 def _product(left: Sequence[int], right: Sequence[int]) -> int:
-    """Of two matrices, or of two batches of them."""
+    """Returns the FLOPs of a product of two matrices, or of two batches of matrices."""
     if len(left) != len(right) or len(left) not in (2, 3) or not left[-1]:
         return 0
     batch = left[0] if len(left) == 3 else 1
@@ -255,4 +255,5 @@ _ESTIMATES: dict[str, Callable[[Shapes, Sequence[str]], int]] = {
     "aten::baddbmm": lambda dims, _: _product(dims[1], dims[2]),
     "aten::mul": lambda dims, _: math.prod(dims[0]),
     "aten::add": lambda dims, _: math.prod(dims[0])}
-"""Name -> from shapes and other inputs. Products of tensors that broadcast count the first one alone."""
+"""Name -> function of shapes and other inputs. For elementwise operators that broadcast, only the first tensor counts.
+"""

@@ -1,6 +1,6 @@
-"""What torch.profiler makes its tables from: the slices that it counts, allocations, and when the session began.
+"""A session of torch.profiler, from which it makes its tables: the counted slices, allocations, and the start time.
 
-Python stacks of slices as torch.profiler has them: what a session with `verbose=True` wrote of them.
+Python stacks of slices are those that a session with `verbose=True` wrote.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNSEEN = ("profiler::_record_function_enter", "profiler::_record_function_enter_
           "aten::is_leaf", "aten::output_nr", "aten::_version")
 """Operators that torch leaves out."""
 OVERLOAD = re.compile(r"^(\w+::\w+)\.\w+$")
-"""The name of an operator with that of its overload."""
+"""An operator's name with its overload name."""
 SPAN = b"Trace"
 """Category of the slice that begins with the session."""
 STACK, INPUTS, FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT = (
@@ -43,15 +43,15 @@ class TorchSession:
     """A session of torch.profiler."""
 
     timeline: RankTimeline
-    """With calls of Python, and the keys above."""
+    """Slices, including Python calls, with the keys above."""
     began_ns: int
-    """Ns since the epoch: the zero of its doubles."""
+    """Start in ns since the epoch: time 0 of torch's doubles."""
     changes: MemoryChanges
-    """Of memory; none in sessions without `profile_memory=True`."""
+    """Memory changes; empty without `profile_memory=True`."""
 
 
 class _Events(ChangesRead):
-    """Reads when the session began as well."""
+    """Also reads when the session began."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,10 +68,10 @@ def read_session(rank: Rank) -> TorchSession:
     """Reads the trace of a rank.
 
     Args:
-        rank: It has one.
+        rank: A rank with a trace.
 
     Raises:
-        DataError: It is no trace.
+        DataError: The file is not a trace.
     """
     events = _Events()
     wanted = Wanted(python=True, integers=(FORWARD_THREAD, PYTHON_ID, PYTHON_PARENT), texts=(STACK, INPUTS))
@@ -84,7 +84,7 @@ def read_session(rank: Rank) -> TorchSession:
 
 
 def _without_overloads(timeline: RankTimeline) -> RankTimeline:
-    """With `aten::add` for `aten::add.Tensor`, as sessions with `capture_overload_names` write it."""
+    """Replaces names like `aten::add.Tensor`, which sessions with `capture_overload_names` write, by `aten::add`."""
     of_operators = set(np.unique(timeline.name[timeline.type == OPERATOR]).tolist())
     names = [OVERLOAD.sub(r"\1", name) if number in of_operators else name
              for number, name in enumerate(timeline.names)]
@@ -96,7 +96,7 @@ def _without_overloads(timeline: RankTimeline) -> RankTimeline:
 UNSEEN_FRAMES = (("autograd/__init__", "_make_grads"), ("autograd/__init__", "backward"), ("torch/tensor", "backward"),
           ("_internal/common_utils", "prof_callable"), ("_internal/common_utils", "prof_func_call"),
           ("_internal/common_utils", "prof_meth_call"))
-"""Frames that have both texts are left out by torch."""
+"""torch leaves out frames that contain both texts of a pair."""
 Stack = tuple[str, ...]
 
 
@@ -104,18 +104,18 @@ class TorchStacks:
     """The stack of each slice, innermost frame first."""
 
     def __init__(self, timeline: RankTimeline, nesting: Nesting, launcher: Integers, in_order: Integers) -> None:
-        """Finds them.
+        """Finds the stacks.
 
         Args:
-            timeline: With calls of Python, and what `read_session` asks for.
-            nesting: Of its slices, those that count for the one around them with it.
-            launcher: What launched each slice of a device.
+            timeline: Slices, including Python calls, with what `read_session` asks for.
+            nesting: Nesting of the slices.
+            launcher: The slice that launched each device slice.
             in_order: Rows that torch counts, in its order.
         """
-        self._frames: list[tuple[str, int]] = [("", 0)]  # a frame, and the stack around it; 0 is the empty one
+        self._frames: list[tuple[str, int]] = [("", 0)]  # frame, number of the outer stack; 0: empty
         self._numbers: dict[tuple[str, int], int] = {}
         self.number = np.zeros(len(timeline.name), np.int64)
-        """Of a stack, a slice; 0 for none."""
+        """Number of each slice's stack; 0 for none."""
         if not (timeline.more[STACK] >= 0).any():
             return
         self._written(timeline)
@@ -127,7 +127,7 @@ class TorchStacks:
         self.number = np.where(launcher >= 0, self.number[launcher], self.number)
 
     def innermost(self, num_frames: int) -> tuple[list[Stack], Integers]:
-        """Stacks without outer frames, each once, the empty one first; and the number among them of each slice."""
+        """Returns the distinct stacks of inner frames, the empty one first, and the index of each slice's stack."""
         found, short = dict[Stack, int](), list[int]()
         for number in range(len(self._frames)):
             stack, at = list[str](), number
@@ -154,7 +154,7 @@ class TorchStacks:
         self.number = of_text[texts]
 
     def _of_python(self, timeline: RankTimeline) -> Integers:
-        """A call has the frame of the call around it, and its stack; returns the stack in which all that it does is."""
+        """Gives Python calls the stacks of their callers; returns the stack of what is inside each slice."""
         rows = np.flatnonzero((timeline.type == PYTHON) & (timeline.more[PYTHON_ID] != NONE))
         rows = rows[np.argsort(timeline.more[PYTHON_ID][rows], kind="stable")]
         of_call, found = dict[int, int](), self.number.copy()
@@ -165,7 +165,7 @@ class TorchStacks:
         return found
 
     def _of_backward(self, timeline: RankTimeline, nesting: Nesting, in_order: Integers) -> None:
-        """What a function of autograd does has the stack of the operator that made its node, or none."""
+        """Slices inside an autograd function get the stack of the operator that created its node, or none."""
         function = _functions(timeline, nesting)
         forward, threads = dict[tuple[int, int], int](), _threads(timeline, function)
         rows = in_order[(function[in_order] < 0) & (timeline.sequence[in_order] != NONE)]
@@ -179,7 +179,7 @@ class TorchStacks:
 
 
 def _functions(timeline: RankTimeline, nesting: Nesting) -> Integers:
-    """Row of the function of autograd that each slice is or lies in; -1 for none."""
+    """Returns the row of the autograd function that each slice is or lies in; -1 for none."""
     numbers = {name: number for number, name in enumerate(timeline.names)}
     inner = np.array([numbers.get(name.removeprefix(AUTOGRAD), -1) if name.startswith(AUTOGRAD) else -1
                       for name in timeline.names] or [-1])
@@ -192,7 +192,7 @@ def _functions(timeline: RankTimeline, nesting: Nesting) -> Integers:
 
 
 def _threads(timeline: RankTimeline, function: Integers) -> dict[int, int]:
-    """torch's number of a thread -> ours: the one that has the most of the sequence numbers it is said to have."""
+    """Maps torch's thread numbers to ours: to the thread with the most of the sequence numbers attributed to it."""
     forward = np.flatnonzero((function < 0) & (timeline.sequence != NONE) & (timeline.more[FORWARD_THREAD] <= 0))
     of_thread = {thread: np.unique(timeline.sequence[forward[timeline.thread[forward] == thread]])
                  for thread in np.unique(timeline.thread[forward]).tolist()}

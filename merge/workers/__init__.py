@@ -1,1 +1,1 @@
-"""Where the work of a merge is done: threads, processes of this machine, or a cluster of dask."""
+"""Where the work of a merge runs: in threads, in processes on this machine, or on a dask cluster."""

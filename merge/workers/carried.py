@@ -1,6 +1,7 @@
-"""Files of a worker that does not see the folder of the merge: it writes them on its own host, the client fetches them.
+"""Files of workers that do not see the folder of the merge: written on the worker's host and fetched by the client.
 
-They come in pieces, so that no trace is in memory as a whole. They are removed when the client has them, or is gone.
+Files are sent in pieces, so that no trace is in memory as a whole. They are removed once the client has fetched them or
+has gone.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ PIECE_BYTES = 8 << 20
 
 @dataclass(slots=True, kw_only=True, weakref_slot=True)
 class Carried:
-    """What work returned, and the files that it wrote."""
+    """What a piece of work returned, and the files that it wrote on the worker."""
 
     folder: Path
     address: str
-    """Of the worker that has them."""
+    """Address of the worker that has the files."""
     result: Any = None
     files: dict[Path, tuple[Path, int]] = field(default_factory=dict)
-    """Where a file belongs -> where it is, and its length."""
+    """Final path of each file -> its path on the worker, and its length."""
     spares: set[Path] = field(default_factory=set)
-    """Those that the client seldom needs, by where they belong."""
+    """Final paths of the files that the client seldom needs."""
 
 
 _CARRIED: ContextVar[Carried | None] = ContextVar("carried", default=None)
 
 
 def carrying(work: Callable[..., Any], args: Sequence[Any], address: str, folder: str) -> Carried:
-    """Does work whose files stay here for the while: dask keeps what is returned until the client lets it go.
+    """Does work whose files stay on this worker: dask keeps the returned object until the client releases it.
 
     Args:
-        work: What is done.
-        args: For it.
-        address: Of this worker.
+        work: The function.
+        args: Its arguments.
+        address: Address of this worker.
         folder: A folder of this worker.
     """
     carried = Carried(folder=Path(tempfile.mkdtemp(prefix="distprof-", dir=folder)), address=address)
@@ -54,13 +55,13 @@ def carrying(work: Callable[..., Any], args: Sequence[Any], address: str, folder
 
 
 def carried_in() -> Path | None:
-    """Where files are written that the client will fetch; None where workers write to their place."""
+    """Returns where to write files that the client will fetch; None if workers write to the final path."""
     carried = _CARRIED.get()
     return None if carried is None else carried.folder
 
 
 def carry(written: Path, belongs: Path, *, spare: bool = False) -> bool:
-    """Has the client fetch a file, a spare one if it wants that; False where that need not be."""
+    """Registers a file for the client to fetch, a spare one only if wanted; returns False if this is not needed."""
     carried = _CARRIED.get()
     if carried is None:
         return False
@@ -70,19 +71,19 @@ def carry(written: Path, belongs: Path, *, spare: bool = False) -> bool:
 
 
 def piece(path: Path, at: int) -> bytes:
-    """Some bytes of a file."""
+    """Returns up to `PIECE_BYTES` of a file."""
     with path.open("rb") as file:
         file.seek(at)
         return file.read(PIECE_BYTES)
 
 
 def fetch(carried: Carried, read: Callable[[Path, int], bytes], *, spares: bool = True) -> None:
-    """Brings files to where they belong, each whole or not at all.
+    """Fetches files to their final paths, each completely or not at all.
 
     Args:
-        carried: Whose.
+        carried: What a worker returned.
         read: Calls `piece` on the worker.
-        spares: Whether to bring those that are seldom needed.
+        spares: Whether to fetch the files that are seldom needed.
 
     Raises:
         OSError: The worker is gone.

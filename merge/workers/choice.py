@@ -1,4 +1,4 @@
-"""Which workers a command uses."""
+"""Chooses the workers that a command uses."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from distprof.threads import is_scarce
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What a user asks for; at most one of the two."""
+    """What the user asked for; at most one of the two."""
 
     processes: int | None = None
-    """Worker processes on this machine."""
+    """Number of worker processes on this machine."""
     scheduler: str | None = None
-    """Address of a scheduler of dask, like tcp://host:8786."""
+    """Address of a dask scheduler, like tcp://host:8786."""
 
 
 BUILT_IN = Workers()
-"""Threads with the compiled engine, processes with the plain one: as many as there are cores."""
+"""The default: threads with the compiled engine, processes with the plain one; one per core."""
 
 
 def open_pool(workers: Workers, num_items: int, folder: Path | None = None, inputs: Sequence[Path] = ()) -> Pool:
-    """Starts workers, or connects to those that run.
+    """Starts workers, or connects to running ones.
 
     Args:
-        workers: Which.
-        num_items: How much work there is at most: no more workers are started.
-        folder: Where workers leave what they make.
-        inputs: Files that each worker has to read.
+        workers: What the user asked for.
+        num_items: Maximum number of pieces of work; no more workers than this are started.
+        folder: Where workers write their results.
+        inputs: Files that each worker must be able to read.
 
     Raises:
         DataError: There is no such scheduler, or its workers cannot do the work.
@@ -45,6 +45,6 @@ def open_pool(workers: Workers, num_items: int, folder: Path | None = None, inpu
     if workers.processes is not None:
         return ProcessPool(max(1, min(num_items, workers.processes)))
     size = max(1, min(num_items, os.cpu_count() or 1))
-    if is_compiled() or is_scarce():  # that one runs without the interpreter's lock
+    if is_compiled() or is_scarce():  # the compiled engine runs without the interpreter lock
         return Pool(size)
     return ProcessPool(size)

@@ -1,4 +1,4 @@
-"""Connects to a scheduler of dask, and tells what is wrong with a cluster. Nothing but this imports dask."""
+"""Connects to a dask scheduler, and describes what is wrong with a cluster. No other module imports dask."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLOSING_S = 5.0
 
 @lru_cache(maxsize=1)
 def be_quiet() -> None:
-    """What goes wrong is said by an error, in one line."""
+    """Silences the loggers and warnings of dask: failures are reported as a one-line error."""
     for name in [*logging.root.manager.loggerDict]:  # dask sets levels one by one
         if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -43,10 +43,10 @@ def gone(address: str, found: str) -> DataError:
 
 
 def idle(client: Any) -> str:
-    """Why nobody works; empty where somebody does, or the scheduler does not answer."""
+    """Returns why no worker is running; empty if one is, or if the scheduler does not answer."""
     try:
         states = [one["status"] for one in client.sync(client.scheduler.identity)["workers"].values()]
-    except (OSError, CancelledError, AttributeError):  # a client that is closed has no scheduler
+    except (OSError, CancelledError, AttributeError):  # a closed client has no scheduler
         return ""
     if "running" in states:
         return ""
@@ -59,21 +59,21 @@ def without_workers(client: object, address: str) -> DataError:
 
 
 def patience_s() -> float:
-    """What dask is set to allow for connecting; workers that are killed are back in less."""
+    """Returns dask's timeout for connecting, in s; killed workers are restarted in less time."""
     return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect")))
 
 
 def connected(address: str) -> Any:
-    """A client, once there is a scheduler with a worker.
+    """Returns a client as soon as the scheduler has a worker.
 
     Raises:
-        DataError: There is none in time.
-        UsageError: It is no address.
+        DataError: There is no scheduler, or it has no worker in time.
+        UsageError: The address is invalid.
     """
     patience = patience_s()
     try:
         if not address.startswith(("inproc:", "ucx:")):
-            _check_port(address)  # dask would try one without a port for as long as a scheduler may take
+            _check_port(address)  # dask would retry an address without a port until the timeout
         client = distributed.Client(address, timeout=patience, set_as_default=False, name="distprof")
     except (OSError, TimeoutError) as error:
         raise gone(address, f"none in {patience:g} s") from error
@@ -86,7 +86,7 @@ def connected(address: str) -> Any:
         told = without_workers(client, address)
         client.close(timeout=CLOSING_S)
         raise told from error
-    except OSError as error:  # it ended just now
+    except OSError as error:  # the scheduler has just ended
         client.close(timeout=CLOSING_S)
         raise gone(address, str(error)) from error
     return client
@@ -99,7 +99,7 @@ def _check_port(address: str) -> None:
 
 
 class _Gathered(Future[Any]):
-    """What a worker returns, which keeps it while this is kept."""
+    """A worker's result. The worker keeps its copy as long as this object exists."""
 
     def __init__(self, remote: object) -> None:
         super().__init__()
@@ -107,10 +107,10 @@ class _Gathered(Future[Any]):
 
 
 def gathered(client: Any, remote: Any) -> _Gathered:
-    """Fetches what a worker returns as soon as it is there.
+    """Fetches a worker's result as soon as it is available.
 
-    The executor of dask does the same, but never ends where the scheduler is lost while something is fetched, and
-    ends with an error of its own where the worker is.
+    dask's own executor does the same, but never finishes if the scheduler is lost during a fetch, and fails with its
+    own error if the worker is lost.
     """
     found = _Gathered(remote)
 

@@ -1,4 +1,4 @@
-"""Workers of a cluster of dask. Needs the extra `cluster`."""
+"""Workers of a dask cluster. Needs the extra `cluster`."""
 
 from __future__ import annotations
 
@@ -31,41 +31,41 @@ from distprof.merge.workers.work_place import WHOLE, WorkPlace, differing, lacki
 
 Result = TypeVar("Result")
 BATCH_BYTES = 8 << 20
-"""Of compressed files that are one piece of work: half a second of it."""
+"""Compressed bytes of short files that form one piece of work; takes half a second."""
 SHARES = 8
-"""Pieces of work for each thread at least, so that all end at about the same time."""
+"""Minimum number of pieces of work per thread, so that all threads finish at about the same time."""
 FEW = 16
 LOOK_S = 1.0
-"""How often a client that waits looks whether it is still connected, and whether any worker works."""
+"""Interval at which a waiting client checks that it is still connected and that a worker is running, in s."""
 
 
 def _batch(inputs: Sequence[Path], size: int) -> int:
-    """How many short files are one piece of work: to hand it over takes milliseconds of three processes."""
+    """Returns how many short files form one piece of work: handing one over takes milliseconds of three processes."""
     some = inputs[::max(1, len(inputs) // FEW)]
     mean = sum(path.stat().st_size for path in some) / max(1, len(some))
     return max(1, min(len(inputs) // (SHARES * size), int(BATCH_BYTES / max(1.0, mean))))
 
 
 class DaskPool(Pool):
-    """Connects to a scheduler, and again where it is lost; work that was not done by then is done again.
+    """Connects to a scheduler, and reconnects if the connection is lost; unfinished work is then done again.
 
-    Where a worker is lost, the scheduler gives its work to another one.
+    If a worker is lost, the scheduler gives its work to another one.
     """
 
     lost = (CancelledError,)
     remedy = "see the log of the scheduler"
 
     def __init__(self, address: str, folder: Path | None, inputs: Sequence[Path]) -> None:
-        """Connects, and looks at what workers have.
+        """Connects, and checks the workers.
 
         Args:
-            address: Of the scheduler.
-            folder: Where workers leave what they make.
-            inputs: Files that they read: an item of work for each.
+            address: Address of the scheduler.
+            folder: Where workers write their results.
+            inputs: Files that they read, one per piece of work.
 
         Raises:
-            DataError: There is no scheduler or worker, or one has other versions, or does not see the files.
-            UsageError: It is no address.
+            DataError: There is no scheduler or worker, or a worker has other versions or does not see the files.
+            UsageError: The address is invalid.
         """
         self._address = address
         self._place = WorkPlace.of(folder, inputs)
@@ -86,7 +86,7 @@ class DaskPool(Pool):
             raise
 
     def _check(self) -> None:
-        """Looks at workers that are there; those that come later look for themselves."""
+        """Checks the present workers; workers that join later check themselves."""
         different = next(differing(self._client.get_versions(packages=[*WHOLE])), None)
         if different is not None:
             raise DataError(f"workers of {self._address} have different versions: {different}",
@@ -97,7 +97,7 @@ class DaskPool(Pool):
         self.shares_folder = self.shares_folder and not any(reason for _, reason in self._asked(not_shared_here))
 
     def _asked(self, look: Callable[[WorkPlace], str | None]) -> Iterator[tuple[str, str | None]]:
-        """What each worker finds; nothing of one that is lost meanwhile."""
+        """Yields what each worker finds; skips workers that are lost meanwhile."""
         for address, found in self._client.run(look, self._place, on_error="return").items():
             if not isinstance(found, OSError):
                 yield address, str(found) if isinstance(found, Exception) else found
@@ -106,7 +106,7 @@ class DaskPool(Pool):
         if not self._is_connected():
             raise CancelledError
         payload = pickle.dumps((self._place, self.shares_folder, work, args), pickle.HIGHEST_PROTOCOL)
-        kind, _, rest = name.partition(" ")  # the dashboard has a bar for what is before the hyphen
+        kind, _, rest = name.partition(" ")  # the dashboard has one bar per text before the hyphen
         try:
             remote = self._client.submit(perform, payload, key=f"{kind}-{rest} {uuid.uuid4().hex[:8]}", pure=False)
         except Exception as error:
@@ -119,11 +119,11 @@ class DaskPool(Pool):
         return self._client.status in ("running", "connecting")
 
     def _waited(self, task: Task[Any]) -> Any:
-        """What the worker returned.
+        """Waits for a task, and returns what the worker returned.
 
         Raises:
-            CancelledError: The connection is lost; dask may leave what is submitted meanwhile without an end.
-            DataError: For long no worker has been there, or each had too little memory.
+            CancelledError: The connection is lost; tasks submitted meanwhile may never finish in dask.
+            DataError: There has been no running worker for too long, or every worker had too little memory.
         """
         begin = time.monotonic()
         while not wait([task.future], LOOK_S).done:
@@ -135,7 +135,7 @@ class DaskPool(Pool):
         return task.future.result()
 
     def _taken(self, task: Task[Result]) -> Result:
-        """With the files that were written beside, where workers do not see where they belong."""
+        """Returns a task's result; fetches the files that it wrote if workers do not see their final paths."""
         for left in range(MOST_LOSSES, -1, -1):
             found = self._waited(task)
             if not isinstance(found, Carried):
@@ -154,7 +154,7 @@ class DaskPool(Pool):
         return result
 
     def _piece(self, address: str, path: Path, at: int) -> bytes:
-        if address not in self._client.nthreads():  # asked for a piece, dask would try to connect for half a minute
+        if address not in self._client.nthreads():  # if asked for a piece, dask would try to connect for half a minute
             raise ConnectionError("the worker ended")
         found: bytes = self._client.run(piece, path, at, workers=[address])[address]
         return found
@@ -173,7 +173,7 @@ class DaskPool(Pool):
             self._client.close(timeout=CLOSING_S)
 
     def close(self) -> None:
-        """Lets go of all work; what workers do not have yet is never done."""
+        """Drops all work; what no worker has begun is never done."""
         self._stop()
 
     def abandon(self) -> None:
@@ -181,10 +181,10 @@ class DaskPool(Pool):
 
 
 def perform(payload: bytes) -> Any:
-    """Does work on a worker.
+    """Does a piece of work on a worker.
 
     Raises:
-        DataError: The worker does not see what the client sees.
+        DataError: The worker does not see the client's files.
     """
     place, shares_folder, work, args = pickle.loads(payload)
     worker = get_worker()

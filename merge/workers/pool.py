@@ -1,6 +1,6 @@
-"""Work that is done side by side behind the interface of an Executor, and again where its worker was lost.
+"""Parallel work behind the interface of an Executor; work whose worker was lost is repeated.
 
-Every piece of work can be done twice without harm: it writes files whole or not at all, and returns little.
+Repeating a piece of work is harmless: it writes files completely or not at all, and returns little.
 """
 
 from __future__ import annotations
@@ -20,53 +20,53 @@ Result = TypeVar("Result")
 Items = Iterable[tuple[str, Sequence[Any]]]
 """Names like `survey rank 12`, and arguments."""
 MOST_LOSSES = 8
-"""Times in a row that workers may be lost while nothing gets done."""
+"""Maximum number of consecutive losses of workers without any progress between them."""
 AHEAD = 4
-"""Pieces of work for each worker that are begun or done before the first of them is taken: one may take longer."""
+"""Pieces of work per worker that are submitted before the first result is taken, as one may take longer."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Task(Generic[Result]):
-    """A piece of work that a worker has."""
+    """A submitted piece of work."""
 
     name: str
-    """What it is, like `survey rank 12`."""
+    """What it does, like `survey rank 12`."""
     work: Callable[..., Result]
     args: Sequence[Any]
-    """None where it is never done again: what a thread has worked with may be large."""
+    """Empty if it is never repeated, because arguments that a thread has used may be large."""
     future: Future[Result]
     generation: int
-    """Of the workers that have it."""
+    """Generation of the workers that have it."""
 
 
 class Pool:
-    """Threads of this process; and what all sorts of workers have in common."""
+    """Threads of this process; base class of all kinds of workers."""
 
     lost: tuple[type[BaseException], ...] = ()
-    """What the future of work raises whose worker is gone."""
+    """Exceptions of a task's future if its worker is lost."""
     remedy = ""
     batch = 1
-    """Items that are one piece of work."""
+    """Items per piece of work."""
     shares_folder = True
-    """False where workers do not see the folder of the merge, and what they write is fetched."""
+    """False if workers do not see the folder of the merge, so that the files they write are fetched."""
 
     def __init__(self, size: int) -> None:
-        """Starts so many workers."""
+        """Starts this many workers."""
         self.size = size
         self.wants_spares: Callable[[], bool] = lambda: True
-        """Is asked when work is taken: whether files are needed that its worker holds in reserve."""
+        """Called when a result is taken: whether the spare files on its worker are needed."""
         self._open: dict[Task[Any], None] = {}
-        """Work that was not taken yet, in its order."""
+        """Tasks whose results were not taken, in order of submission."""
         self._generation = self._losses = self._num_taken = 0
         self._num_done = -1
-        """Pieces of work that were done when workers were lost last."""
+        """Finished tasks at the last loss of workers."""
         self._start()
 
     def _start(self) -> None:
         self._executor: Executor = thread_pool(self.size)
 
     def _given(self, name: str, work: Callable[..., Result], args: Sequence[Any]) -> Future[Result]:
-        """The future of a piece of work; workers that are lost already take none."""
+        """Submits a piece of work; its future fails if the workers are already lost."""
         try:
             return self._hand(name, work, args)
         except self.lost as error:
@@ -78,26 +78,26 @@ class Pool:
         return self._executor.submit(work, *args)
 
     def _taken(self, task: Task[Result]) -> Result:
-        """What a piece of work returned."""
+        """Returns the result of a task."""
         return task.future.result()
 
     def _stop(self) -> None:
-        """Lets go of workers that are lost."""
+        """Releases workers that are lost."""
         self._executor.shutdown(wait=False)
 
     def _told(self, task: Task[Any], error: BaseException) -> BaseException:
-        """What is raised of an error of a piece of work."""
+        """Returns the exception to raise for a task's exception."""
         return error
 
     def submit(self, name: str, work: Callable[..., Result], *args: Any) -> Task[Result]:
-        """Has work done; all of it travels to the worker."""
+        """Submits a piece of work; function and arguments are sent to the worker."""
         task = Task(name=name, work=work, args=args if self.lost else (), future=self._given(name, work, args),
                     generation=self._generation)
         self._open[task] = None
         return task
 
     def result(self, task: Task[Result]) -> Result:
-        """Waits for a piece of work, and takes it.
+        """Waits for a task, and returns its result.
 
         Raises:
             DataError: Workers are lost again and again.
@@ -119,12 +119,12 @@ class Pool:
             return found
 
     def begun(self, work: Callable[..., Result], items: Items) -> Iterator[Result]:
-        """What work returns for each item, a name and its arguments. All of it is submitted now."""
+        """Submits all items (name and arguments) at once, and yields the results in order."""
         tasks = [self.submit(name, _each, work, every) for name, every in self._batches(items)]
         return chain.from_iterable(map(self.result, tasks))
 
     def in_order(self, work: Callable[..., Result], items: Items) -> Iterator[Result]:
-        """What work returns for each item; few are held at once, however many there are."""
+        """Yields the results in order; only a few items are submitted at a time, whatever their number."""
         tasks = deque[Task[list[Result]]]()
         for name, every in self._batches(items):
             tasks.append(self.submit(name, _each, work, every))
@@ -134,14 +134,14 @@ class Pool:
             yield from self.result(tasks.popleft())
 
     def _batches(self, items: Items) -> Iterator[tuple[str, list[Sequence[Any]]]]:
-        """Names and arguments of pieces of work."""
+        """Yields names and arguments of pieces of work."""
         rest = iter(items)
         while some := list(islice(rest, self.batch)):
             first, last = some[0][0], some[-1][0]
             yield (first if len(some) == 1 else f"{first}-{last.rpartition(' ')[2]}"), [args for _, args in some]
 
     def _again(self, task: Task[Any], error: BaseException) -> None:
-        """Starts workers anew, if that was not done yet, and gives them all that is not done."""
+        """Restarts the workers, unless that has been done, and resubmits all unfinished tasks."""
         if task.generation != self._generation:
             self._resubmit(task)
             return
@@ -151,7 +151,7 @@ class Pool:
         if self._losses > MOST_LOSSES:
             raise DataError(f"workers died {self._losses} times in a row, last during the task: "
                             f"{task.name}", hint=self.remedy) from error
-        with held():  # a process that has just been started is known only afterwards
+        with held():  # a process that has just been started is registered only afterwards
             self._generation += 1
             self._stop()
             self._start()
@@ -168,15 +168,15 @@ class Pool:
         return not isinstance(task.future.exception(), self.lost)
 
     def close(self) -> None:
-        """Waits for work that was begun; the rest is never done."""
+        """Waits for running tasks; the others are never done."""
         self._executor.shutdown(cancel_futures=True)
 
     def abandon(self) -> None:
-        """For a process that is about to end: its threads end with it."""
+        """Called if this process is about to end; threads end with it."""
 
 
 def _each(work: Callable[..., Result], every: list[Sequence[Any]]) -> list[Result]:
-    """Lets go of arguments one by one: what work has used may be large."""
+    """Releases arguments one by one, because what work has used may be large."""
     found = list[Result]()
     while every:
         found.append(work(*every.pop(0)))
@@ -184,7 +184,7 @@ def _each(work: Callable[..., Result], every: list[Sequence[Any]]) -> list[Resul
 
 
 class ProcessPool(Pool):
-    """Processes of this machine, which are started anew where one is killed."""
+    """Processes on this machine, which are restarted if one is killed."""
 
     lost = (BrokenExecutor,)
     remedy = "they may have run out of memory: try fewer --workers"
@@ -195,5 +195,5 @@ class ProcessPool(Pool):
         self._executor = process_pool(self.size)
 
     def abandon(self) -> None:
-        """Kills them."""
+        """Kills the processes."""
         kill_workers()

@@ -1,4 +1,4 @@
-"""What a worker on another host needs before it can work: the folder of the merge, the traces, equal packages."""
+"""Checks what a worker on another host needs: the folder of the merge, the traces, and equal packages."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 
 PROBE = "probe"
 WHOLE = ("distprof", "isal", "pyarrow", "polars")
-"""Packages of which any other version may write other bytes, or read other things."""
+"""Packages that must have the same version, because others may write other bytes or read differently."""
 SERIES = ("python", "numpy")
-"""What has to be of one series, like 3.11: what is pickled by one is not read by another."""
+"""Packages that must be of the same series, like 3.11, because pickles are not compatible between series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkPlace:
-    """Folder and files that client and workers share."""
+    """The folder and files that client and workers share."""
 
     folder: Path | None
-    """Where workers leave what they make; None where that goes to the client."""
+    """Where workers write their results; None if these go to the client."""
     token: str
-    """What the probe file holds: another machine may have a folder of that name, too."""
+    """Content of the probe file, because another machine may have a folder of the same name."""
     inputs: tuple[tuple[Path, int], ...]
-    """A few of the files to be read, with their lengths."""
+    """Some of the files to read, with their lengths."""
 
     @classmethod
     def of(cls, folder: Path | None, inputs: Iterable[Path]) -> WorkPlace:
-        """Writes the probe."""
+        """Writes the probe file."""
         token, known = os.urandom(16).hex(), list(inputs)
         if folder is not None:
             (folder / PROBE).write_text(token, encoding="ascii")
@@ -37,7 +37,7 @@ class WorkPlace:
                    inputs=tuple((path, path.stat().st_size) for path in dict.fromkeys([*known[:1], *known[-1:]])))
 
     def lacking(self) -> str | None:
-        """Which input is not the same where this is called; None if all are."""
+        """Returns which input differs on the host of this process; None if none does."""
         for path, size in self.inputs:
             try:
                 found = path.stat().st_size
@@ -48,7 +48,7 @@ class WorkPlace:
         return None
 
     def not_shared(self) -> str | None:
-        """Why a worker cannot write to the folder where this is called; None if it can."""
+        """Returns why this process cannot write to the folder; None if it can."""
         return None if self.folder is None else _not_shared(self.folder, self.token)
 
 
@@ -66,18 +66,18 @@ def _not_shared(folder: Path, token: str) -> str | None:
 
 @lru_cache(maxsize=8)
 def lacking_here(place: WorkPlace) -> str | None:
-    """`lacking` of this process, looked at once."""
+    """Returns `lacking` of this process, checked once."""
     return place.lacking()
 
 
 @lru_cache(maxsize=8)
 def not_shared_here(place: WorkPlace) -> str | None:
-    """`not_shared` of this process, likewise."""
+    """Returns `not_shared` of this process, checked once."""
     return place.not_shared()
 
 
 def differing(found: Mapping[str, Any]) -> Iterator[str]:
-    """What differs, worker by worker.
+    """Yields the differences between the versions of each worker and the client.
 
     Args:
         found: `Client.get_versions` of dask, with the packages of `WHOLE`.

@@ -1,4 +1,4 @@
-"""Worker processes that leave signals of a terminal to their parent, and end with it, however it goes."""
+"""Worker processes that leave terminal signals to their parent, and always end with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distprof.system import MOST_PROCESSES, WINDOWS, blocked
 
 
 class WorkerProcess(SpawnProcess):
-    """Gets neither SIGINT nor SIGHUP, which a terminal sends to all: each process would print where it was."""
+    """Blocks SIGINT and SIGHUP, which a terminal sends to all processes: each would print a traceback."""
 
     def start(self) -> None:
         with blocked("SIGINT", "SIGHUP"):
@@ -27,14 +27,14 @@ class WorkerProcess(SpawnProcess):
 
 
 class WorkerContext(SpawnContext):
-    """Spawns: a forked child would inherit the locks of polars' threads."""
+    """Spawns processes: a forked child would inherit the locks of polars' threads."""
 
     Process = WorkerProcess
 
 
 def process_pool(workers: int) -> ProcessPoolExecutor:
-    """So many of them, as far as the system allows."""
+    """Creates a pool of this many processes, or as many as the system allows."""
     if not WINDOWS:
         with blocked("SIGHUP"):
-            resource_tracker.ensure_running()  # the process of multiprocessing that ignores the other signals by itself
+            resource_tracker.ensure_running()  # multiprocessing's process, which itself ignores the other signals
     return ProcessPoolExecutor(min(workers, MOST_PROCESSES), mp_context=WorkerContext())

@@ -1,1 +1,1 @@
-"""Writes merges: the files, in a folder that is whole or not there, here or elsewhere."""
+"""Writes merges, here or to remote storage; the folder of a merge is complete or does not exist."""

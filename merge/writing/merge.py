@@ -1,4 +1,4 @@
-"""The body of `distprof merge`: writes the folder of the merge whole or not at all."""
+"""The body of `distprof merge`: writes the folder of the merge completely or not at all."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ EVERYTHING = MergeOptions()
 def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = None, naming: Naming | None = None,
           sizes: Mapping[str, int] = NO_SIZES, force: bool = False, strict: bool = False,
           brief: bool = False, workers: Workers = BUILT_IN, progress: Progress = lambda _: None) -> str:
-    """Writes the merged trace and tables whole or not at all.
+    """Writes the merged trace and tables completely or not at all.
 
     Args:
         *paths: A run directory, or traces of other programs: folders, files, archives.
-        options: What goes in and how.
-        out: Where to write; `merged/` in the run directory or folder where it is not given.
-        naming: How to find the rank of a trace that neither holds it nor has it in its name.
-        sizes: Axis of the device mesh -> size, in place of what the run says.
+        options: What to merge and how.
+        out: Where to write; default: `merged/` in the run directory or folder.
+        naming: How to find the rank of a trace that has it neither in its contents nor in its name.
+        sizes: Axis of the device mesh -> size; replaces what the run says.
         force: Replace an earlier merge.
-        strict: Fail where something is missing.
-        brief: Give the answer in ten lines instead of what was written.
-        workers: Who reads the traces.
-        progress: Called with the share of the work that is done, from 0 to 1.
+        strict: Fail if something is missing.
+        brief: Return the ten-line summary instead of what was written.
+        workers: The workers that read the traces.
+        progress: Called with the fraction of the work that is done, from 0 to 1.
 
     Raises:
-        DataError: The run cannot be read, or has no answer: it is of another program.
+        DataError: The run cannot be read, or `brief` is set for traces of another program.
         OutputError: There is a merge already, or it cannot be written.
-        UsageError: It takes `out`, or `naming` makes no sense.
-        IncompleteError: Something is missing and `strict` is set; what there is was merged.
+        UsageError: `out` is required, or `naming` is invalid.
+        IncompleteError: Something is missing and `strict` is set; the rest was merged.
     """
     run = with_timelines(open_run(*paths, naming=naming, sizes=sizes))
     run = anonymous(run) if options.anonymise else run
@@ -82,28 +82,28 @@ def merge(*paths: Path, options: MergeOptions = EVERYTHING, out: Path | None = N
           _unpacked(run, folder, options) as unpacked,
           _surveys(unpacked, options, folder, workers) as reading,
           nullcontext() if workers == BUILT_IN else reading_in(reading.pool)):
-        from distprof.merge.writing import merge_files as writing  # takes a while, and the first pass runs meanwhile
+        from distprof.merge.writing import merge_files as writing  # slow to import; the first pass runs meanwhile
 
         written = writing.write_merge(unpacked, reading, folder, options, progress, by_workers)
-    from distprof.merge.text.problems import fail_if_incomplete  # it is there by now
+    from distprof.merge.text.problems import fail_if_incomplete  # imported by now
 
     fail_if_incomplete(written.problems, strict=strict)
     return writing.answer_text(written) if brief else writing.summary_text(written, merged)
 
 
 def anonymous(run: Run) -> Run:
-    """The run with hosts called `host0` and so on, and traces that are read without them and without folders."""
+    """Renames hosts to `host0` and so on, and removes hosts and folders from traces when they are read."""
     hosts = {host: f"host{number}" for number, host in enumerate(dict.fromkeys(
         rank.host for rank in run.ranks if rank.host))}
     anonymiser = Anonymiser.of(hosts)
-    run_id = "anonymous" if run.kind == "traces" else run.run_id  # else it is a time
+    run_id = "anonymous" if run.kind == "traces" else run.run_id  # other run ids are times
     return replace(run, run_id=run_id, ranks=[
         replace(rank, host=hosts.get(rank.host, ""), trace=rank.trace and replace(rank.trace, anonymiser=anonymiser))
         for rank in run.ranks])
 
 
 def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Workers) -> ByWorkers | None:
-    """What workers of a cluster upload themselves; those on this machine gain nothing by it."""
+    """Returns what workers of a cluster upload themselves; workers on this machine gain nothing by it."""
     from distprof.storage.writing.by_workers import ByWorkers, WholeObjects
     from distprof.storage.writing.joined import Joined
 
@@ -116,10 +116,10 @@ def _by_workers(run: Run, merged: RemotePath, options: MergeOptions, workers: Wo
 
 @contextmanager
 def _surveys(run: Run, options: MergeOptions, folder: Path, workers: Workers) -> Iterator[RankSurveys]:
-    """Waits for the workers at its end; where a signal ends this process, threads end with it, others are stopped."""
+    """Waits for the workers at the end; if a signal ends this process, stops them instead (threads end with it)."""
     reading: RankSurveys | None = None
     try:
-        with held():  # a process that has just been started is known only afterwards
+        with held():  # a process that has just been started is registered only afterwards
             reading = RankSurveys(run, options, folder, workers)
         yield reading
     except Ended:
@@ -134,8 +134,8 @@ def _surveys(run: Run, options: MergeOptions, folder: Path, workers: Workers) ->
 
 @contextmanager
 def _unpacked(run: Run, folder: Path, options: MergeOptions) -> Iterator[Run]:
-    """The run with members of compressed archives unpacked: each would be read through all that come before it; and
-    with traces of other programs in those of their ranks.
+    """Unpacks members of compressed archives, because each would be read through all members before it; and adds traces
+    of other programs to the traces of their ranks.
     """
     unpacked = folder / "unpacked"
     unpacked.mkdir()

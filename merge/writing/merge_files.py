@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from distprof.storage.writing.by_workers import ByWorkers
 
 ROWS = ".rows"
-"""Folder for collectives while there are too many of them to be held."""
+"""Temporary folder for collectives if there are too many to keep in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """A merge."""
+    """The result of a merge."""
 
     run: Run
     clock: Clock
     trace: MergedTrace | None
     summary: dict[str, Any]
-    """summary.json."""
+    """Contents of summary.json."""
     problems: list[Problem]
     late: list[str]
-    """Who made the others wait, in sentences; nothing where nobody stands out."""
+    """Sentences about late ranks; empty if no rank stands out."""
 
 
 def write_merge(run: Run, reading: RankSurveys, folder: Path, options: MergeOptions, progress: Progress,
                 by_workers: ByWorkers | None = None) -> MergeResult:
-    """Fills a folder, without the trace where workers put that together elsewhere.
+    """Fills a folder; omits the trace if workers assemble it elsewhere.
 
     Raises:
-        DataError: Traces are all there is, and none can be read.
-        UsageError: The options ask for what is not there.
+        DataError: There are only traces, and none can be read.
+        UsageError: The options ask for something that does not exist.
     """
     rows = folder / ROWS
     rows.mkdir()
@@ -108,17 +108,17 @@ def _written(run: Run, reading: RankSurveys, folder: Path, rows: Path, options: 
 
 
 def _of_several(run: Run, read: Sequence[RankSurvey]) -> Iterator[Remark]:
-    """Traces with several ranks in them, as only all of their events show."""
+    """Yields a remark for each trace that contains several ranks, which only reading all of its events shows."""
     for one in read:
         if one.survey.has_several and (remark := SeveralRanksInFile(file=one.trace.name)) not in run.remarks:
             yield remark
 
 
 def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
-    """Of the tensors that are to be drawn.
+    """Returns the allocations to draw.
 
     Raises:
-        DataError: The timelines have none.
+        DataError: The timelines have no allocations.
     """
     if options.tensor_bytes is None:
         return None
@@ -136,7 +136,7 @@ def _allocations(run: Run, options: MergeOptions) -> pl.DataFrame | None:
 
 
 def _chain(found: MeasuredRun, tables: RecordedTables | None) -> pl.DataFrame:
-    """The longest chains of all steps with a timeline: over ranks, or through devices where ranks do not meet."""
+    """Returns the critical paths of all steps with a timeline: across ranks, or through devices if ranks never meet."""
     from distprof.merge.chrome.drawing.chains import links_of_devices, links_of_ranks
     from distprof.merge.critical.critical_path import critical_path
     from distprof.merge.critical.device.run_paths import device_paths
@@ -156,13 +156,13 @@ def _write_no_rows(run: Run, folder: Path) -> None:
 
 
 def _write_few_tables(found: MeasuredRun, folder: Path) -> dict[str, Any]:
-    """The summary of traces of other programs, and their collectives where they were asked for."""
+    """Writes the summary of traces of other programs, and their collectives if requested."""
     summary = without_tables(found.run, found.clock)
     if found.collectives is not None:
         from distprof.merge.run.tables import write
         from distprof.merge.totals.summary import communication
 
-        summary["communication"], _ = communication(found, None)  # only tables are named there
+        summary["communication"], _ = communication(found, None)  # the second value is only for tables
         write(folder, MERGED_COLLECTIVES, found.collectives, table_metadata(found.run))
     write_json(folder / SUMMARY_JSON, summary)
     return summary
@@ -199,8 +199,8 @@ def _late(summary: dict[str, Any]) -> list[str]:
 
 
 def answer_text(written: MergeResult) -> str:
-    """The answer in ten lines."""
-    from distprof.merge.text.answer import answer  # with polars
+    """Returns the ten-line summary."""
+    from distprof.merge.text.answer import answer  # imports polars
 
     page = Page()
     for line in answer(written.summary):
@@ -209,7 +209,7 @@ def answer_text(written: MergeResult) -> str:
 
 
 def summary_text(written: MergeResult, merged: Path) -> str:
-    """What was written, and what is not in it."""
+    """Returns what was written, and what is missing in it."""
     page, run, trace = Page(), written.run, written.trace
     if trace is None:
         page.line(f"{merged}: tables of {counted(len(run.ranks), 'rank')}; no rank has a readable timeline")
@@ -230,12 +230,12 @@ def summary_text(written: MergeResult, merged: Path) -> str:
 
 
 def _viewed(run: Run, merged: Path) -> Path:
-    """What `distprof view` takes: the run, or a merge that lies elsewhere."""
+    """Returns the argument for `distprof view`: the run, or a merge in another place."""
     return next((path for path in run.paths if (path / MERGED).resolve() == merged), merged)
 
 
 def _remark(trace: MergedTrace, page: Page) -> None:
-    """What is not in the trace as it was recorded, and why."""
+    """Adds how the trace differs from what was recorded, and why."""
     for remark in trace.remarks:
         page.line(remark)
     for count, (noun, what) in SENTENCES.items():

@@ -1,4 +1,4 @@
-"""The folder of a merge: the place for it, and how it comes there whole or not at all."""
+"""The folder of a merge: where it goes, and how it is put there completely or not at all."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from distprof.system import exchange
 OURS = frozenset((SUMMARY_JSON, MERGED_MODULES.file, MERGED_COLLECTIVES.file, MERGED_STEPS.file, REPORT_HTML,
                   MERGED_OPERATORS.file, *(table.file for table in COPIED),
                   *(file for form in FORMATS.values() for file in form.files)))
-"""What a merge holds."""
+"""Files of a merge."""
 DAY_S = 86_400
 
 
 @contextmanager
 def written_whole(merged: Path) -> Iterator[Path]:
-    """A temporary folder to write to, which gets its place when all went well; else nothing is left of it.
+    """Yields a temporary folder to write to; moves it to its place if all goes well, else removes it.
 
     Raises:
         OutputError: It cannot be written.
         OSError: A limit of the process is reached.
     """
     temporary: Path | None = None
-    spare = os.open(os.devnull, os.O_RDONLY)  # for cleaning up where no other file can be opened
+    spare = os.open(os.devnull, os.O_RDONLY)  # so that cleanup can open a file when no other can be opened
     try:
         merged.parent.mkdir(parents=True, exist_ok=True)
         temporary = _beneath(merged)
@@ -48,7 +48,7 @@ def written_whole(merged: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in LIMITS:
             raise
-        reason = os.strerror(error.errno) if error.errno else str(error)  # libraries have words of their own
+        reason = os.strerror(error.errno) if error.errno else str(error)  # libraries raise errors without a number
         raise OutputError(f"cannot write {merged}: {reason}", hint=hint_of(error)) from error
     finally:
         os.close(spare)
@@ -58,10 +58,10 @@ def written_whole(merged: Path) -> Iterator[Path]:
 
 
 def beside(paths: Sequence[Path]) -> Path:
-    """Where a merge goes if nobody says: into the folder, or the first of several run directories.
+    """Returns the default place of a merge: in the folder, or in the first of several run directories.
 
     Raises:
-        UsageError: The traces are no folder.
+        UsageError: The traces are not in one folder.
     """
     if paths[0].is_dir() and (len(paths) == 1 or is_recorded(paths[0])):
         return paths[0] / MERGED
@@ -69,10 +69,10 @@ def beside(paths: Sequence[Path]) -> Path:
 
 
 def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
-    """The path, if a merge may be written there. Nothing but a merge is ever replaced.
+    """Returns the path if a merge may be written there. Only an earlier merge is ever replaced.
 
     Raises:
-        OutputError: Something else is there, or a merge without `force`.
+        OutputError: There are other files, or there is a merge and `force` is not set.
     """
     merged = merged.resolve()
     if merged.is_dir() and not any(merged.iterdir()):
@@ -88,22 +88,22 @@ def free(merged: Path, paths: Sequence[Path], *, force: bool) -> Path:
 
 
 def others(merged: Path) -> OutputError:
-    """There is something that is no merge."""
+    """Returns the error for a place that has files other than a merge."""
     return OutputError(f"{merged} has other files: --out must be new, empty or an earlier merge",
                        hint="choose another --out")
 
 
 def earlier(merged: Path) -> OutputError:
-    """There is a merge, which nobody said to replace."""
+    """Returns the error for a merge that is not to be replaced."""
     return OutputError(f"{merged} already holds a merge", hint="replace it with --force")
 
 
 def _beneath(merged: Path) -> Path:
-    """A free name on the same file system, so that it can be renamed: another merge may run at the same time."""
+    """Returns an unused name on the same file system, for a later rename. Other merges may run at the same time."""
     inside = merged.is_dir() and (os.path.ismount(merged) or not os.access(merged.parent, os.W_OK))
     parent = merged if inside else merged.parent
-    for left in parent.glob(f".{escape(merged.name)}.????????.tmp"):  # of a merge that was killed
-        with suppress(FileNotFoundError):  # another merge removed it just now
+    for left in parent.glob(f".{escape(merged.name)}.????????.tmp"):  # left by a merge that was killed
+        with suppress(FileNotFoundError):  # another merge has just removed it
             if time.time() - left.stat().st_mtime > DAY_S:
                 shutil.rmtree(left, ignore_errors=True)
     return _named(parent, merged.name)
@@ -114,20 +114,20 @@ def _named(parent: Path, name: str) -> Path:
 
 
 def _swap(temporary: Path, merged: Path) -> None:
-    """Puts a whole merge in the place of an earlier one, or of nothing; what was there stays until that is done."""
-    if temporary.parent == merged:  # a place that cannot be renamed
+    """Puts a complete merge in place. An earlier merge stays until then, unless its folder cannot be renamed."""
+    if temporary.parent == merged:  # a folder that cannot be renamed
         for name in OURS:
             _remove(merged / name)
         for path in temporary.iterdir():
             path.rename(merged / path.name)
     elif merged.exists() and exchange(temporary.absolute(), merged.absolute()):
         _discard(temporary)
-    elif merged.exists():  # a kill between the two leaves the earlier merge under another name
+    elif merged.exists():  # if killed between the two renames, the earlier merge is left under another name
         old = temporary.with_suffix(".old")
         merged.rename(old)
         try:
             temporary.rename(merged)
-        except OSError:  # another merge was faster, or there is none now: then the old one comes back
+        except OSError:  # another merge was faster, or the rename failed: then the old merge is restored
             if not merged.exists():
                 old.rename(merged)
             raise
@@ -139,7 +139,7 @@ def _swap(temporary: Path, merged: Path) -> None:
 
 
 def _discard(folder: Path) -> None:
-    """Removes a folder, if it is there. Workers may write to it still: none finds it under its new name."""
+    """Removes a folder if it exists. Renames it first, so that workers that still write to it cannot find it."""
     gone = _named(folder.parent, folder.name.removeprefix(".").rpartition(".")[0].rpartition(".")[0])
     with suppress(OSError):
         note(gone)  # there may be no memory left to remove it
@@ -148,7 +148,7 @@ def _discard(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or folder with one open file at a time, where `shutil.rmtree` needs several."""
+    """Removes a file or folder with only one open file at a time; `shutil.rmtree` needs several."""
     if path.is_dir() and not path.is_symlink():
         for name in os.listdir(path):  # noqa: PTH208 (it closes the folder before it returns)
             _remove(path / name)
@@ -158,11 +158,11 @@ def _remove(path: Path) -> None:
 
 
 def _is_merge(folder: Path) -> bool:
-    """True where a folder holds a merge and nothing else."""
+    """Returns whether a folder contains a merge and nothing else."""
     if not folder.is_dir() or any(path.name not in OURS and not path.name.startswith(".") for path in folder.iterdir()):
         return False
     try:
         found = json.loads(read_small(folder / SUMMARY_JSON, MOST_LINES_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()

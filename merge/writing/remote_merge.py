@@ -1,4 +1,4 @@
-"""The folder of a merge that lies elsewhere: written here, then uploaded as a whole, by one client at a time."""
+"""The folder of a merge on remote storage: written locally, then uploaded as a whole, by one client at a time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PREFIX = "distprof-merge-"
 
 
 def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> RemotePath:
-    """The path, if a merge may be written there. Nothing but a merge is ever replaced.
+    """Returns the path if a merge may be written there. Only an earlier merge is ever replaced.
 
-    What a client left that was killed while it uploaded is no merge: the summary is what comes last.
+    Files without a summary are not a merge but left by an upload that was killed, because the summary is uploaded last.
 
     Raises:
-        OutputError: Something else is there, or a merge without `force`.
+        OutputError: There are other files, or there is a merge and `force` is not set.
     """
     if merged in paths or any(merged in path.parents for path in paths):
         raise OutputError(f"the output folder {merged} must not be the folder of the traces",
@@ -47,17 +47,17 @@ def free_elsewhere(merged: RemotePath, paths: Sequence[Path], *, force: bool) ->
 @contextmanager
 def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool,
                    by_workers: ByWorkers | None = None) -> Iterator[Path]:
-    """A temporary folder on this machine to write to, which is uploaded when all went well.
+    """Yields a temporary local folder to write to; uploads it if all goes well.
 
     Args:
-        merged: Where to.
-        paths: Of the traces.
+        merged: The destination.
+        paths: Paths of the traces.
         force: Replace an earlier merge.
-        by_workers: What workers put there themselves.
+        by_workers: What workers upload themselves.
 
     Raises:
-        OutputError: It cannot be written, somebody else writes there, or has written there meanwhile.
-        StorageError: The storage does not answer, or refuses the keys.
+        OutputError: It cannot be written, or another client is writing there or has done so meanwhile.
+        StorageError: The storage does not answer, or refuses the credentials.
     """
     with Claim(merged.url, str(merged)) as claim:
         _remove_old(merged)
@@ -77,8 +77,8 @@ def uploaded_whole(merged: RemotePath, paths: Sequence[Path], *, force: bool,
 
 
 def _remove_old(merged: RemotePath) -> None:
-    """What merges left that were killed, here and there."""
-    with suppress(OSError):  # it takes a right of its own, and nobody reads what is left of uploads
+    """Removes what killed merges left, locally and on the storage."""
+    with suppress(OSError):  # needs an additional permission, and nobody reads incomplete uploads
         backend_of(merged.url).abort_left(merged.url)
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
@@ -92,7 +92,7 @@ def _look_again(merged: RemotePath, paths: Sequence[Path], *, force: bool) -> No
 
 
 def _replace(merged: RemotePath, folder: Path, by_workers: ByWorkers | None) -> None:
-    """From the first removal to the last object there is no merge, neither the earlier one nor this one."""
+    """Replaces the objects. From the first removal to the last upload, no merge is there."""
     backend = backend_of(merged.url)
     before = [name for name in LISTINGS.of(merged.url)[0].below(LISTINGS.of(merged.url)[1]) if name != NAME]
     if SUMMARY_JSON in before:

@@ -1,4 +1,4 @@
-"""The second job of `distprof selftest`: what GPUs do, each part of known size, and of a length that events tell.
+"""The second job of `distprof selftest`: GPU work in parts of known size, whose durations are measured with events.
 
 One rank per GPU, through NCCL; the last of several is late.
 """
@@ -25,19 +25,19 @@ from distprof.launch.selftest.jobs.planted import Notes  # noqa: E402
 
 ROWS, INNER, COLUMNS = 512, 1024, 768
 UP_BYTES, DOWN_BYTES, ACROSS_BYTES = (8 << 20) + 4096, (4 << 20) + 8192, (16 << 20) + 12288
-"""From the host to the device, back, and within the device: sizes that nothing else in the job has."""
+"""Bytes of copies from host to device, from device to host and within the device; nothing else has these sizes."""
 GRAPH_KERNELS, REPLAYS = 16, 2
 CHAIN_SIZE = 2048
 REDUCED_BYTES, REDUCES, SENT_BYTES = 1 << 22, 2, 1 << 16
 SPIN_NS, SIDE_NS, CHAIN_NS = 20e6, 15e6, 20e6
-"""How long parts should take; what they take is measured."""
+"""Intended durations of parts; the actual ones are measured."""
 LATE_S = 0.06
 MOST_PRODUCTS = 2000
 DEVICE = "cuda"
 
 
 class Stopwatch:
-    """Measures parts of steps with torch's own events; they are read when the step is over."""
+    """Measures parts of steps with torch events, which are read at the end of the step."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -45,7 +45,7 @@ class Stopwatch:
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Measures the block on the current stream."""
+        """Measures a block on the current stream."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         yield
@@ -53,14 +53,14 @@ class Stopwatch:
         self._running.append((name, start, end))
 
     def read(self) -> None:
-        """Notes what was measured; the device has done everything."""
+        """Stores the measured durations in the notes; the device must be idle."""
         for name, start, end in self._running:
             self._notes.add(name, (self._notes.attempt(name, partial(start.elapsed_time, end)) or 0.0) * 1e6)
         self._running.clear()
 
 
 def measured_ns(work: Callable[[], Any]) -> float:
-    """What work takes on the device, the second time."""
+    """Returns the duration of the second of two calls on the device."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     work()
     start.record()
@@ -71,13 +71,13 @@ def measured_ns(work: Callable[[], Any]) -> float:
 
 
 def cycles_per_ns() -> float:
-    """Of the kernel that does nothing for so many cycles."""
+    """Returns the clock rate of the kernel that spins for a number of cycles."""
     cycles = 10_000_000
     return cycles / measured_ns(lambda: torch.cuda._sleep(cycles))
 
 
 class Part(nn.Module):
-    """A part of the job that is left out once it has failed."""
+    """A part of the job that is skipped after it has failed."""
 
     name = ""
 
@@ -91,14 +91,14 @@ class Part(nn.Module):
         return x
 
     def prepare(self) -> None:
-        """What is done once."""
+        """Runs once."""
 
     def work(self) -> None:
-        """What is done in every step."""
+        """Runs in every step."""
 
 
 class Spin(Part):
-    """One kernel of known length."""
+    """One kernel of known duration."""
 
     name = "spin"
 
@@ -111,7 +111,7 @@ class Spin(Part):
 
 
 class SideStream(Part):
-    """A kernel of known length on a stream of its own, for which the main stream waits."""
+    """A kernel of known duration on a side stream, for which the main stream waits."""
 
     name = "side"
 
@@ -170,7 +170,7 @@ class Graph(Part):
 
 
 class Chain(Part):
-    """Products one after the other, which keep the device at work; events measure all of them together."""
+    """Back-to-back matrix products, which keep the device busy; events measure their total duration."""
 
     name = "chain"
 
@@ -187,7 +187,7 @@ class Chain(Part):
 
 
 class Late(nn.Module):
-    """Sleeps on the last rank alone."""
+    """Sleeps on the last rank only."""
 
     def __init__(self, notes: Notes, seconds: float) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class Late(nn.Module):
 
 
 class Product(nn.Module):
-    """One product of matrices; no gradient goes to its input, so that backward has one product as well."""
+    """One matrix product; its input needs no gradient, so that backward also has only one product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ def communicate(reduced: Tensor, sent: Tensor) -> None:
 
 
 def train(notes: Notes, steps: int) -> None:
-    """All steps; the device has nothing left to do when one ends."""
+    """Runs all steps; the device is idle at the end of each."""
     rank, size, watch = dist.get_rank(), dist.get_world_size(), Stopwatch(notes)
     model = Planted(notes, watch, LATE_S if size > 1 and rank == size - 1 else 0.0).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -1,6 +1,6 @@
 """The first job of `distprof selftest`: known products, copies, sleeps and collectives on two ranks; the last is late.
 
-The ranks talk through gloo. They compute on the CPU, or share a GPU.
+The ranks communicate through gloo. They compute on the CPU, or share a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLEEP_S, LATE_S = 0.05, 0.08
 
 
 class Product(nn.Module):
-    """One product of matrices; no gradient goes to its input, so that backward has one product as well."""
+    """One matrix product; its input needs no gradient, so that backward also has only one product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Product(nn.Module):
 
 
 class Copies(nn.Module):
-    """A copy of known size; on a GPU it comes from the host."""
+    """A copy of known size; if the target is on a GPU, from host to device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class SlowBackward(nn.Module):
 
 
 class Late(nn.Module):
-    """Sleeps on the last rank alone."""
+    """Sleeps on the last rank only."""
 
     def __init__(self, notes: Notes, seconds: float) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Late(nn.Module):
 
 
 class SlowLoading(Dataset[Tensor]):
-    """Each sample is a batch, and sleeps."""
+    """A dataset whose samples are batches; getting one sleeps."""
 
     def __init__(self, notes: Notes, batches: int) -> None:
         self.notes, self.batches = notes, batches
@@ -133,14 +133,14 @@ class Planted(nn.Module):
 
 
 def device_of_collectives(notes: Notes, device: torch.device) -> torch.device:
-    """The device of the job where gloo can reach it, else the CPU; the ranks find the same."""
+    """Returns the device of the job if gloo supports it, else the CPU; the same on all ranks."""
     reached = notes.attempt("gloo", lambda: dist.all_reduce(torch.zeros(1, device=device)) or device)
     notes.facts["communicates_on"] = str(reached or "cpu")
     return reached or torch.device("cpu")
 
 
 def communicate(model: Planted, sent: Tensor, group_size: int) -> None:
-    """Collectives of known number and size: the gradients, with what fills them up, and a broadcast."""
+    """Collectives of known number and size: all_reduce of the padded gradients, and a broadcast."""
     gradient = model.product.weight.grad
     assert gradient is not None
     padded = torch.zeros(REDUCED_BYTES // 4, device=sent.device)
@@ -152,7 +152,7 @@ def communicate(model: Planted, sent: Tensor, group_size: int) -> None:
 
 
 def train(notes: Notes, device: torch.device, steps: int) -> None:
-    """All steps."""
+    """Runs all steps."""
     rank, size = dist.get_rank(), dist.get_world_size()
     model = Planted(notes, LATE_S if rank == size - 1 else 0.0).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -185,7 +185,7 @@ def main() -> None:
     train(notes, device, args.steps)
     notes.write()
     dist.destroy_process_group()
-    time.sleep(0.1)  # a thread of gloo still frees the last collective (torch 2.13)
+    time.sleep(0.1)  # a thread of gloo may still be freeing the last collective (torch 2.13)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What a merge draws itself: steps, collectives with their arrows, chains, tensors, counters."""
+"""What a merge adds to the events: steps, collectives with their arrows, critical paths, tensors, counters."""

@@ -1,4 +1,4 @@
-"""Draws the longest chains of steps: slices on a thread of each rank or device, and arrows where one changes ranks."""
+"""Draws critical paths: slices on a thread of each rank or device, and arrows where a path changes ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from distprof.merge.chrome.drawing.drawn import ArrowEnd, DrawnCollective, Drawn
 
 THREAD = "critical path"
 KINDS = {"unshown": "not shown"}
-"""Names of links without any."""
+"""Kind of link without a name -> its name."""
 
 
 class _Piece(NamedTuple):
-    """What a chain has on one rank without a break."""
+    """An uninterrupted piece of a path on one rank."""
 
     chain: int
     step: int
@@ -29,10 +29,10 @@ class _Piece(NamedTuple):
 
 
 def links_of_ranks(links: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """The links of chains over ranks, with names.
+    """Returns the links of paths over ranks, with names.
 
     Args:
-        links: Of a `CriticalPath`, on the common clock.
+        links: Links of a `CriticalPath`, on the common clock.
         rows: `MERGED_COLLECTIVES`.
     """
     calls = rows.unique("collective", keep="first").select(
@@ -46,10 +46,10 @@ def links_of_ranks(links: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def links_of_devices(links: pl.DataFrame) -> pl.DataFrame:
-    """The links of chains through devices, with names; of several devices of a rank each has a thread.
+    """Returns the links of paths through devices, with names; if a rank has several devices, each has a thread.
 
     Args:
-        links: Of a `DevicePath`.
+        links: Links of a `DevicePath`.
     """
     several = pl.col("device").n_unique().over("rank") > 1
     thread = pl.when(several).then(pl.format(f"{THREAD}, device {{}}", "device")).otherwise(pl.lit(THREAD))
@@ -69,23 +69,23 @@ def _work() -> pl.Expr:
 
 def draw_chains(links: pl.DataFrame, wanted: Mapping[int, DrawOptions], origin_ns: int,
                 first_number: int) -> dict[int, list[DrawnCollective]]:
-    """Draws chains.
+    """Draws critical paths.
 
     Args:
-        links: `links_of_ranks` or `links_of_devices`.
-        wanted: By rank; others are not drawn.
-        origin_ns: The instant that becomes 0: no arrow lies before it.
-        first_number: Of arrows.
+        links: Result of `links_of_ranks` or `links_of_devices`.
+        wanted: Rank -> options; other ranks are not drawn.
+        origin_ns: The time that becomes 0; no arrow starts before it.
+        first_number: Number of the first arrow.
 
     Returns:
-        By rank.
+        Rank -> what is drawn.
     """
     pieces = _pieces(links)
     shown = [piece.rank in wanted and _is_wanted(piece, wanted[piece.rank]) for piece in pieces]
     arrows: dict[int, list[ArrowEnd]] = defaultdict(list)
     for place in range(1, len(pieces)):
         before, after = pieces[place - 1:place + 1]
-        # a viewer finds the slices by time: both ends have to lie in one, and the arrow must not run back
+        # viewers find the slices by time: both ends must lie within one, and the arrow must not point back in time
         starts = max(min(before.end_ns, after.end_ns - 1) - 1, before.start_ns)
         ends = max(after.start_ns, starts + 1)
         if (before.rank != after.rank and before[:2] == after[:2] and shown[place - 1] and shown[place]
@@ -102,7 +102,7 @@ def draw_chains(links: pl.DataFrame, wanted: Mapping[int, DrawOptions], origin_n
 
 
 def _pieces(links: pl.DataFrame) -> Sequence[_Piece]:
-    """Links, joined where they follow each other; in a step from where the one before has ended."""
+    """Returns links, joined if contiguous; a step starts no earlier than the previous one ended."""
     found, ended = list[_Piece](), 0
     for one in map(_Piece._make, links.iter_rows()):
         last = found[-1] if found else None

@@ -1,7 +1,7 @@
 """Draws the communication of a job: threads of each rank, arrows from late ranks to those that waited, counters.
 
-Jobs of a thousand ranks have a million collectives. These come in pieces. What concerns all ranks is computed on
-columns of a piece, and what is drawn of a rank is put together when that rank is written.
+Jobs of a thousand ranks have a million collectives, which come in pieces. What concerns all ranks is computed on
+columns of a piece, and the drawing of a rank is assembled when that rank is written.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ TEXTS = tuple(name for name in Row._fields if name not in ("title", "lane"))
 PART_ROWS = 1 << 16
 """Rows of ranks that are held at once while these are written."""
 SHORTEST_NS, LONG_NS, SHARE = 10_000, 100_000, 0.01
-"""Waits that get an arrow: longer than the first, and as long as the second or as this share of their step."""
+"""A wait gets an arrow if it is longer than the first, and at least as long as the second or this share of its step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawOptions:
-    """What of a rank is drawn."""
+    """What is drawn of a rank."""
 
     windows_ns: Windows | None = None
-    """On the common clock; None: all."""
+    """Time windows on the common clock; None: all."""
     min_duration_ns: int = 0
     step_ns: Mapping[int, int] = field(default_factory=dict)
-    """How long each step took."""
+    """Step -> its duration in ns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +49,18 @@ class Drawing:
     counters: Sequence[JobCounter]
     num_arrows: int
     num_threads: int
-    """That communication takes on the rank where it takes most."""
+    """Maximum number of threads that communication takes on a rank."""
     chains: Mapping[int, Sequence[DrawnCollective]] = field(default_factory=dict)
-    """Pieces of the longest chains, by rank."""
+    """Rank -> pieces of critical paths."""
 
     @property
     def most_threads(self) -> int:
-        """Threads that this takes on a rank at most."""
+        """Maximum number of threads that the drawing takes on a rank."""
         return self.num_threads + max((len({one.thread for one in self.chains.get(rank, ())}) for rank in self.wanted),
                                       default=0)
 
     def of_rank(self, rank: int) -> RankDrawing:
-        """What is drawn of a rank."""
+        """Returns what is drawn of a rank."""
         rows, ends = self.rows.of_rank(rank)
         return RankDrawing(rows=rows, ends=ends, min_duration_ns=self.wanted[rank].min_duration_ns,
                            more=self.chains.get(rank, ()))
@@ -72,9 +72,9 @@ def draw_collectives(pieces: CollectivePieces, clock: Clock, wanted: Mapping[int
 
     Args:
         pieces: All collectives.
-        clock: Of the run.
-        wanted: By rank; others are not drawn.
-        origin_ns: The instant that becomes 0: no arrow lies before it.
+        clock: Clock of the run.
+        wanted: Rank -> options; other ranks are not drawn.
+        origin_ns: The time that becomes 0; no arrow starts before it.
     """
     steps = {rank: options.step_ns for rank, options in wanted.items()}
     places = _Places(pieces, wanted)
@@ -92,12 +92,13 @@ def draw_collectives(pieces: CollectivePieces, clock: Clock, wanted: Mapping[int
 
 
 def shown_rows(piece: pl.DataFrame, wanted: Mapping[int, DrawOptions], first_row: int) -> pl.DataFrame:
-    """Rows that are drawn: `TEXTS`, `row`, their place among all, and what threads, arrows and counters take.
+    """Returns the rows that are drawn: `TEXTS`, `row`, their index among all, and what threads, arrows and counters
+    need.
 
-    `left_ns` is the end, or the arrival where that is not known. `come_ns`, when all were there, is null where it or
-    the end is not known.
+    `left_ns` is the end, or the arrival if the end is unknown. `come_ns`, when all ranks had arrived, is null if that
+    or the end is unknown.
     """
-    left = pl.max_horizontal("arrival_ns", "end_ns")  # of the values that are there
+    left = pl.max_horizontal("arrival_ns", "end_ns")  # ignores nulls
     found = piece.lazy().select("rank", *TEXTS).with_row_index("row", first_row).filter(
         pl.col("arrival_ns").is_not_null(), pl.col("rank").is_in(list(wanted))).with_columns(
         pl.col("row").cast(pl.Int64), left.alias("left_ns"), is_received=pl.col("op") == "recv",
@@ -115,10 +116,10 @@ def shown_rows(piece: pl.DataFrame, wanted: Mapping[int, DrawOptions], first_row
 
 
 class _Places:
-    """Where what is drawn goes: rows and arrows to the part of their rank, counters to that of their time."""
+    """Assigns what is drawn to parts: rows and arrows by rank, counters by time."""
 
     def __init__(self, pieces: CollectivePieces, wanted: Mapping[int, DrawOptions]) -> None:
-        """Holds nothing yet."""
+        """Starts empty."""
         self._pieces = pieces
         self._index = {rank: index for index, rank in enumerate(sorted(wanted))}
         self._ranks_a_part = max(1, len(wanted) * PART_ROWS // max(1, pieces.num_rows))
@@ -130,11 +131,11 @@ class _Places:
                           changes=Parts(self._pieces.folder, state.replace(" ", "-")))
 
     def part_of(self, rank: int) -> int:
-        """Of rows and arrows."""
+        """Returns the part of a rank's rows and arrows."""
         return self._index[rank] // self._ranks_a_part
 
     def add(self, shown: pl.DataFrame, ends: pl.DataFrame) -> None:
-        """Takes in the rows of a piece, and the ends of its arrows."""
+        """Adds the rows of a piece, and the ends of its arrows."""
         for parts, rows in ((self.rows, shown), (self.ends, ends)):
             index = rows["rank"].replace_strict(self._index, return_dtype=pl.Int64).to_numpy()
             parts.add(rows, index // self._ranks_a_part)
@@ -143,25 +144,26 @@ class _Places:
             pl.coalesce("come_ns", "arrival_ns"), "end_ns", "size_bytes").get_columns()))
 
     def note_waits(self, mine: pl.DataFrame) -> None:
-        """Counts the waits of a rank; where waiting is not known, what takes no time is left out."""
+        """Counts the waits of a rank; if waiting is unknown, it counts as taking no time."""
         add_waits(self.waiting, *(column.to_numpy() for column in mine.select(
             "arrival_ns", pl.coalesce("come_ns", "arrival_ns")).get_columns()))
 
 
 def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mapping[int, int]], origin_ns: int,
                    first_number: int) -> pl.DataFrame:
-    """Both ends of all arrows between rows.
+    """Returns both ends of all arrows between rows.
 
     Args:
-        shown: Rows that are drawn, whole collectives, as `shown_rows` gives them.
-        clock: Of the run.
-        steps: Rank -> step -> how long it took, in ns.
-        origin_ns: No arrow lies before it.
-        first_number: Of the arrows.
+        shown: Rows that are drawn, from `shown_rows`; collectives must be complete.
+        clock: Clock of the run.
+        steps: Rank -> step -> its duration in ns.
+        origin_ns: No arrow starts before it.
+        first_number: Number of the first arrow.
 
     Returns:
-        A row an end: the `rank` and `row` that it belongs to, `number` (the same at both ends of an arrow, in the order
-        of the rows that wait), `at_ns` on the common clock, and `is_start`.
+        A row per end: the `rank` and `row` that it belongs to, `number` (equal for both ends of an arrow, in the order
+        of
+        the rows that wait), `at_ns` on the common clock, and `is_start`.
     """
     places = np.arange(len(shown))
     sources = _last_to_come(shown)
@@ -173,7 +175,7 @@ def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mappin
     enough = np.maximum(_worth_it(shown[targets], steps), _unsure(ranks[targets], ranks[sources[targets]], clock))
     targets = targets[waits[targets] >= enough]
     late = sources[targets]
-    # a viewer finds the slices by time: both ends have to lie in one, and the arrow must not run back
+    # viewers find the slices by time: both ends must lie within one, and the arrow must not point back in time
     starts = np.maximum(arrivals[late], come[targets]) + 1
     ends = starts + 1
     fits = (ends < left[targets]) & (starts < left[late]) & (starts >= origin_ns)
@@ -181,7 +183,7 @@ def arrows_between(shown: pl.DataFrame, clock: Clock, steps: Mapping[int, Mappin
 
 
 def _last_to_come(shown: pl.DataFrame) -> Any:
-    """int64 a row: the place of the rank that came last into its collective, -1 where that is not drawn."""
+    """Returns per row (int64) the index of the last rank's row in its collective, -1 if that is not drawn."""
     is_last = ~shown["is_received"] & (shown["rank"] == shown["late_rank"]).fill_null(value=False)
     collectives = shown["collective"].to_numpy()
     collectives = collectives - collectives.min(initial=np.iinfo(np.int64).max)
@@ -192,7 +194,7 @@ def _last_to_come(shown: pl.DataFrame) -> Any:
 
 
 def _worth_it(waiting: pl.DataFrame, steps: Mapping[int, Mapping[int, int]]) -> Integers:
-    """int64 a row: waits of so many ns are shown."""
+    """Returns per row (int64) the shortest wait in ns that is shown."""
     keys = waiting.select("rank", "step").unique()
     limits = [LONG_NS if (took := steps[rank].get(step)) is None else min(LONG_NS, int(np.ceil(SHARE * took)))
               for rank, step in keys.iter_rows()]
@@ -202,7 +204,7 @@ def _worth_it(waiting: pl.DataFrame, steps: Mapping[int, Mapping[int, int]]) -> 
 
 
 def _unsure(ranks: Integers, others: Integers, clock: Clock) -> Integers:
-    """int64 a row: waits have to be so long, for all that is known of the clocks of the two."""
+    """Returns per row (int64) how long a wait must be to exceed the uncertainty between the clocks of the two ranks."""
     pairs, which = np.unique(np.stack([np.minimum(ranks, others), np.maximum(ranks, others)]), axis=1,
                              return_inverse=True)
     limits = [clock.pair_uncertainty_ns(pair) for pair in pairs.T.tolist()]
@@ -223,14 +225,14 @@ def _numbered(shown: pl.DataFrame, targets: Integers, late: Integers, starts: In
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCounter:
-    """A counter by its changes: in a job of a thousand ranks there are millions."""
+    """A counter stored by its changes, of which a job of a thousand ranks has millions."""
 
     what: str
     state: str
     changes: Parts
-    """`at_ns`, on the common clock, and `change`, in any order; a part is earlier than the next one."""
+    """`at_ns`, on the common clock, and `change`, in any order within a part; parts are ordered in time."""
     edges: Integers
-    """int64, ascending: where the parts begin, but for the first."""
+    """int64, ascending: where the parts begin, except for the first."""
 
     def add(self, at_ns: Integers, changes: Integers) -> None:
         """Adds changes, int64."""
@@ -242,7 +244,7 @@ class JobCounter:
         self.add(np.append(starts, ends), np.append(amounts, -amounts))
 
     def __iter__(self) -> Iterator[CounterValue]:
-        """Its values, each from then on."""
+        """Yields its values, each valid from its time on."""
         value = 0
         for part in self.changes.numbers:
             rows = self.changes.read(part).group_by("at_ns").agg(pl.col("change").sum()).filter(
@@ -253,6 +255,6 @@ class JobCounter:
 
 
 def add_waits(counter: JobCounter, starts: Integers, ends: Integers) -> None:
-    """Adds the waits of a rank, int64 ns: one that waits in several collectives at once is one."""
+    """Adds the waits of a rank, int64 ns; simultaneous waits in several collectives count once."""
     every = Intervals.of(starts, ends)
     counter.add_spans(every.starts, every.ends, np.ones(len(every.starts), np.int64))

@@ -1,4 +1,4 @@
-"""Draws what goes on in devices: counters of memory and of queues, and tensors from allocation to release."""
+"""Draws activity of devices: counters of memory and of queues, and tensors from allocation to release."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from distprof.units import size
 
 ARGS = {"size_bytes": "bytes", "category": "category", "module_path": "module", "op": "allocated by", "phase": "phase",
         "shapes": "inputs", "name": "name", "shape": "shape", "dtype": "dtype", "address": "address"}
-"""Column of an allocation -> what a viewer calls it."""
+"""Column of an allocation -> its name in the viewer."""
 
 
 class MemoryCounters(MemoryEvents):
-    """Collects what the allocators do while a rank is written."""
+    """Collects memory events while a rank is written."""
 
     def values(self, plan: RankPlan) -> Iterator[CounterValue]:
-        """The counters after each event, on the common clock."""
+        """Yields the counters after each event, on the common clock."""
         events = self.frame(plan.survey.base_ns)
         windows = plan.selection.windows_ns
         for device in events["device"].unique().sort().to_list():
@@ -43,7 +43,7 @@ class MemoryCounters(MemoryEvents):
 
 
 def queue_values(plan: RankPlan) -> Iterator[CounterValue]:
-    """The counters of a rank after each change, on the common clock: its trace is read once more."""
+    """Yields the queue counters of a rank after each change, on the common clock; this reads its trace once more."""
     timeline = read_timeline(Rank(number=plan.rank, folder=plan.trace.path.parent, trace=plan.trace))
     windows = plan.selection.windows_ns
     for stream, at_ns, depth in queue_depths(timeline):
@@ -60,8 +60,8 @@ def draw_tensors(rows: pl.DataFrame, clock: RankClock, last_ns: int, windows: Wi
 
     Args:
         rows: `allocations_of` of the rank; times are on its own clock.
-        clock: Of the rank.
-        last_ns: When its recording ended, on its own clock: that far goes what was not freed.
+        clock: Clock of the rank.
+        last_ns: End of its recording on its own clock, up to which unfreed tensors are drawn.
         windows: Times that are drawn, on its own clock; None: all.
     """
     rows = rows.with_columns(end_ns=pl.col("freed_ns").fill_null(last_ns)).sort("made_ns", "first")
@@ -75,7 +75,7 @@ def draw_tensors(rows: pl.DataFrame, clock: RankClock, last_ns: int, windows: Wi
 
 
 def _name(row: dict[str, Any]) -> str:
-    """`4.19 MB activation net.0`."""
+    """Returns a name like `4.19 MB activation net.0`."""
     return " ".join(filter(None, (size(row["size_bytes"]), row["category"], row["module_path"] or row["op"])))
 
 

@@ -1,4 +1,4 @@
-"""What the merge draws itself, as data: steps, collectives with their arrows, counters."""
+"""Data of what the merge adds to the events: steps, collectives with their arrows, counters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 DRAWN = "distprof"
-"""Category of what the merge draws itself."""
+"""Category of events that the merge adds."""
 BYTES_DRAWN = 1600
-"""Text that a collective takes on a rank, with its parts, the ends of its arrows and the counters; hardly ever more."""
+"""Bytes of text that a collective takes on a rank, with its parts, arrow ends and counters; hardly ever more."""
 BYTES_COUNTED = 160
-"""Text that the counters take for an allocation or a free."""
+"""Bytes of text that the counters take for an allocation or a free."""
 PROCESS = "collectives"
-"""The process with the counters of the whole job, and the beginning of the names of the ranks' threads."""
+"""Name of the process with the counters of the whole job, and prefix of the names of the ranks' threads."""
 
 
 class DrawnSlice(NamedTuple):
-    """A named span of the common clock."""
+    """A named span on the common clock."""
 
     name: str
     start_ns: int
@@ -36,19 +36,19 @@ class ArrowEnd(NamedTuple):
 
 
 class DrawnCollective(NamedTuple):
-    """A collective, or a piece of the longest chain, on one rank."""
+    """A collective, or a piece of a critical path, on one rank."""
 
     thread: str
-    """Name of the thread it is drawn on; nothing else on it overlaps."""
+    """Name of the thread it is drawn on; nothing on that thread overlaps."""
     slice: DrawnSlice
     parts: tuple[DrawnSlice, ...]
-    """Waiting and moving, inside of it."""
+    """Waiting and moving, within the slice."""
     args: dict[str, Any]
     arrows: tuple[ArrowEnd, ...]
 
 
 class DrawnTensor(NamedTuple):
-    """A tensor while it lived, on a lane on which no other one lives meanwhile."""
+    """A tensor during its lifetime, on a lane that no other tensor uses meanwhile."""
 
     device: str
     lane: int
@@ -57,25 +57,25 @@ class DrawnTensor(NamedTuple):
 
 
 class CounterValue(NamedTuple):
-    """A counter from an instant on."""
+    """The value of a counter from a point in time on."""
 
     what: str
     """ranks, bytes, the memory of a device, or the queue of a stream."""
     state: str
-    """waiting, in flight, allocated, reserved or commands; Perfetto calls the counter by both."""
+    """waiting, in flight, allocated, reserved or commands; Perfetto names the counter after both."""
     at_ns: int
     value: int
 
 
 def free_lanes(owners: Iterable[Hashable], starts: Iterable[int], ends: Iterable[int]) -> Iterator[int]:
-    """The lane of each slice: the fewest that keep those of one owner apart, by greedy interval partitioning.
+    """Yields the lane of each slice: the fewest that keep those of one owner apart, by greedy interval partitioning.
 
     (Kleinberg and Tardos, Algorithm Design, 4.1.) Lane 0 is that of the owner itself.
 
     Args:
-        owners: Whose lanes each slice may take, like those of a thread.
-        starts: When each begins, ascending.
-        ends: When each ends, behind its start.
+        owners: Whose lanes each slice may use, such as a thread.
+        starts: Start of each slice, ascending.
+        ends: End of each slice, after its start.
     """
     taken: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)  # end and number of each lane
     for owner, start, end in zip(owners, starts, ends, strict=True):

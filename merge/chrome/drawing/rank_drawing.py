@@ -1,6 +1,6 @@
-"""Draws the collectives of ranks: slices in threads of their own, with the parts inside and the ends of arrows.
+"""Draws the collectives of ranks: slices in separate threads, with the parts inside and the ends of arrows.
 
-Rows of a few ranks are held at a time, since ranks are written one after the other.
+Rows of only a few ranks are held at a time, because ranks are written one after the other.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from distprof.merge.chrome.drawing.drawn import PROCESS, ArrowEnd, DrawnCollecti
 from distprof.merge.spill import Parts
 
 NO_ENDS = pl.DataFrame(schema={"place": pl.UInt32, "number": pl.Int64, "at_ns": pl.Int64, "is_start": pl.Boolean})
-"""No arrow begins or ends."""
+"""No arrow ends."""
 KEY = ("group", "group_description")
 ORDER = ("rank", "arrival_ns", "collective", "row")
-"""Of the rows in a part."""
+"""Order of the rows in a part."""
 
 
 class Row(NamedTuple):
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     group: str | None
     group_description: str | None
     group_ranks: str | None
-    """As they are shown: `0-3`."""
+    """As shown: `0-3`."""
     sequence: int | None
     size_bytes: int | None
     dtype: str | None
@@ -48,9 +48,9 @@ class Row(NamedTuple):
     transfer_ns: int | None
     busbw: float | None
     title: str
-    """Of its thread."""
+    """Title of its thread."""
     lane: int
-    """0, or the number of the thread beside it, where it overlaps another."""
+    """0, or the number of the extra thread on which it is drawn because it overlaps another one."""
 
     @property
     def waits_for(self) -> int | None:
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`all_reduce #42`, `send #3 to rank 1`."""
+        """Like `all_reduce #42`, `send #3 to rank 1`."""
         number = "" if self.sequence is None else f" #{self.sequence}"
         other = {"send": f" to rank {self.peer}", "recv": f" from rank {self.peer}"}.get(self.op, "")
         return f"{self.op}{number}{other if self.peer is not None else ''}"
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
     @property
     def come_ns(self) -> int | None:
-        """When all were there: the rank waits until then and moves from then on."""
+        """When all ranks had arrived: the rank waits until then and moves data afterwards; None if unknown."""
         return None if self.wait_ns is None or self.end_ns is None else self.arrival_ns + self.wait_ns
 
     @property
@@ -83,17 +83,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDrawing:
-    """What is drawn of a rank, in a form that is small, and that travels to a worker."""
+    """What is drawn of a rank, in a compact form that is sent to a worker."""
 
     rows: pl.DataFrame
     """The columns of `Row`, by arrival; no categories."""
     ends: pl.DataFrame
-    """Of arrows: `number` and `at_ns` of each, `is_start`, and its `place` in `rows`, by which they are in order. A
-    rank that is always late has as many as all others have."""
+    """Ends of arrows: `number` and `at_ns` of each, `is_start`, and its `place` in `rows`, by which they are sorted. A
+    rank that is always late has as many as all others together."""
     min_duration_ns: int = 0
     """Shorter parts are left out."""
     more: Sequence[DrawnCollective] = ()
-    """What is drawn behind them."""
+    """What is drawn after them."""
 
     def __iter__(self) -> Iterator[DrawnCollective]:
         for arrows, row in zip(self._arrows(), map(Row._make, self.rows.iter_rows()), strict=True):
@@ -103,7 +103,7 @@ class RankDrawing:
         yield from self.more
 
     def _arrows(self) -> Iterator[tuple[ArrowEnd, ...]]:
-        """Of each row."""
+        """Yields the arrow ends of each row."""
         ends = self.ends.select("is_start", "number", "at_ns").iter_rows()
         for count in np.bincount(self.ends["place"].to_numpy(), minlength=len(self.rows)).tolist():
             yield tuple(ArrowEnd("s" if is_start else "f", number, at_ns)
@@ -135,27 +135,27 @@ def _args(row: Row) -> dict[str, Any]:
 
 
 class RankRows:
-    """Rows of ranks in parts, of which one is held: ranks are written one after the other."""
+    """Rows of ranks in parts, one of which is held at a time: ranks are written one after the other."""
 
     def __init__(self, rows: Parts, ends: Parts, part_of: Callable[[int], int]) -> None:
-        """Holds nothing yet.
+        """Starts with no part held.
 
         Args:
-            rows: As `shown_rows` gives them.
-            ends: Of arrows, as `arrows_between` gives them.
-            part_of: The part of a rank in both.
+            rows: Rows from `shown_rows`.
+            ends: Ends of arrows from `arrows_between`.
+            part_of: Returns the part of a rank in both.
         """
         self._rows, self._ends, self._part_of = rows, ends, part_of
         self._held: tuple[int, dict[int, pl.DataFrame], dict[int, pl.DataFrame]] | None = None
 
     def settle(self, note: Callable[[pl.DataFrame], None]) -> int:
-        """Gives rows their threads, when all are there.
+        """Assigns rows to threads, once all rows are there.
 
         Args:
-            note: Gets the rows of each rank, by arrival.
+            note: Called with the rows of each rank, by arrival.
 
         Returns:
-            Threads of the rank that has most.
+            The maximum number of threads on a rank.
         """
         most = 0
         for part in self._rows.numbers:
@@ -168,10 +168,10 @@ class RankRows:
         return most
 
     def of_rank(self, rank: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """`rows` and `ends` of a `RankDrawing`."""
+        """Returns `rows` and `ends` of a `RankDrawing`."""
         part = self._part_of(rank)
         if self._held is None or self._held[0] != part:
-            self._held = None  # before the next is read
+            self._held = None  # released before the next part is read
             self._held = part, _by_rank(self._rows.read(part)), _by_rank(self._ends.read(part))
         rows, ends = (side.get(rank) for side in self._held[1:])
         if rows is None:
@@ -194,19 +194,19 @@ def _by_rank(rows: pl.DataFrame) -> dict[int, pl.DataFrame]:
 
 
 def with_threads(mine: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a rank, by arrival, with `title` and `lane` of the thread that each is drawn on."""
+    """Returns the rows of a rank, by arrival, with `title` and `lane` of the thread that each is drawn on."""
     keys = mine.select(KEY).unique(maintain_order=True)
     titles = list(_titles(list(keys.iter_rows())))
     named = keys.with_columns(title=pl.Series(titles, dtype=pl.String), number=pl.int_range(pl.len()))
     found = mine.join(named, on=KEY, how="left", nulls_equal=True, maintain_order="left")
     starts, ends = (found[name].to_numpy() for name in ("arrival_ns", "left_ns"))
-    ends = np.maximum(ends, starts + 1)  # what begins when another ends stands behind it
+    ends = np.maximum(ends, starts + 1)  # what begins when another ends is placed after it
     lanes = list(free_lanes(found["number"].to_list(), starts.tolist(), ends.tolist()))
     return found.drop("number").with_columns(lane=pl.Series(lanes, dtype=pl.Int64))
 
 
 def _titles(keys: Sequence[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Names of threads, one for each group of a rank."""
+    """Yields names of threads, one for each group of a rank."""
     names: dict[str, set[str | None]] = defaultdict(set)
     for group, description in keys:
         names[_described(group, description)].add(group)

@@ -1,1 +1,1 @@
-"""What needed what: dependencies between the calls of a rank."""
+"""Dependencies between the calls of a rank."""

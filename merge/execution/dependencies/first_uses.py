@@ -1,4 +1,4 @@
-"""The first call of a rank that uses what was communicated, by the storages in its execution trace."""
+"""The first call of a rank that uses the result of each communication, by the storages in its execution trace."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from distprof.merge.operators.timeline.rank_timeline import OPERATOR
 from distprof.merge.run.run_model import Run
 
 UNKNOWN, UNUSED = -2, -1
-"""The tensors of communication are not known; no later call has them."""
+"""Instead of a call: the tensors of the communication are unknown; no later call uses them."""
 WRAPPING = ("_c10d_functional::_wrap_tensor_autograd",)
-"""Operators that put what functional collectives return into a tensor that waits when it is used."""
+"""Operators that wrap the result of a functional collective in a tensor that waits when it is used."""
 Places = Mapping[int, Sequence[int]]
-"""Storage -> calls that use it, ascending."""
+"""Storage -> places of the calls that use it, ascending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstUses:
-    """Of a rank, in the order in which its communication was issued."""
+    """The first uses on a rank, in the order in which its communication was issued."""
 
     ops: list[str]
     """Name of the operation."""
     call: Integers
-    """Number in `calls` of the first that uses its tensors, `UNUSED` or `UNKNOWN`."""
+    """Index into `calls` of the first call that uses its tensors, or `UNUSED` or `UNKNOWN`."""
     calls: list[str]
-    """Operators that the timeline shows, in the order in which they began."""
+    """Operators that the timeline shows, in order of start."""
 
 
 def first_uses(graph: RankGraph, found: Communication) -> FirstUses:
-    """Finds them.
+    """Finds the first uses of a rank.
 
-    No use is later than it is said to be: a call that only makes a view counts, and so does one of another tensor that
-    has got the memory of one that is gone.
+    The result is a lower bound: a call that only makes a view counts as a use, and so does one of another tensor that
+    reuses the memory of a freed one.
 
     Args:
         graph: The calls of the rank.
@@ -59,7 +59,7 @@ def first_uses(graph: RankGraph, found: Communication) -> FirstUses:
     shown = np.flatnonzero((graph.type == OPERATOR) & (graph.slice >= 0))
     users = _users(graph, found)
     place = np.array([_first(graph, found, row, *users) for row in order], np.int64)
-    # a use that the timeline does not show is no earlier than the call before it
+    # for a use that the timeline does not show, the shown call before it is a lower bound
     number = np.maximum(np.searchsorted(shown, place, "right") - 1, 0)
     return FirstUses(ops=[str(op) for op in found.rows["op"].gather(order)],
                      call=np.where(place < 0, place, number),
@@ -67,10 +67,10 @@ def first_uses(graph: RankGraph, found: Communication) -> FirstUses:
 
 
 def uses_of(run: Run) -> dict[int, FirstUses]:
-    """Those of the ranks of a run that have an execution trace.
+    """Finds the first uses on the ranks of a run that have an execution trace.
 
     Raises:
-        DataError: None has, or one cannot be read.
+        DataError: No rank has one, or one cannot be read.
     """
     sources = sources_of(run)
     ranks = [one for one in sources.ranks if one.execution_trace is not None]
@@ -82,7 +82,7 @@ def uses_of(run: Run) -> dict[int, FirstUses]:
 
 
 def _users(graph: RankGraph, found: Communication) -> tuple[Places, Places]:
-    """Who uses each storage, and who writes it; without backends, waits and wrappers, and what runs in them."""
+    """Returns who uses and who writes each storage, excluding backends, waits and wrappers, and the calls in them."""
     using, writing = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     for place in np.flatnonzero(~graph.on_device & (graph.node >= 0) & ~_apart(graph, found)).tolist():
         for storage, kind, _ in uses_at(graph, place):
@@ -93,10 +93,10 @@ def _users(graph: RankGraph, found: Communication) -> tuple[Places, Places]:
 
 
 def _apart(graph: RankGraph, found: Communication) -> Flags:
-    """True for calls that are no uses: communication, waits and wrappers.
+    """Returns True for calls that do not count as uses: communication, waits and wrappers.
 
-    What runs in a wait completes the communication, as when a backend copies from a buffer of its own, and moves with
-    the wait. What runs on a thread of the backend is its work.
+    Calls inside a wait complete the communication, e.g. by copying from the backend's buffer, and move with the wait.
+    Calls on a thread of the backend are part of its work.
     """
     alone = [name.startswith(BACKENDS) or name in WRAPPING for name in graph.names]
     whole = [name in (*WAITING, WAIT_SLICE) for name in graph.names]
@@ -110,7 +110,7 @@ def _apart(graph: RankGraph, found: Communication) -> Flags:
 
 
 def _inside(graph: RankGraph, place: int) -> Any:
-    """Places of a call and of those of its thread that lie in it."""
+    """Returns the places of a call and of the calls on its thread that it encloses."""
     places = np.arange(place, int(graph.inside_until[place]) + 1)
     return places[graph.thread[places] == graph.thread[place]]
 
@@ -121,7 +121,7 @@ def _first(graph: RankGraph, found: Communication, row: int, using: Places, writ
         return UNKNOWN
     until = int(graph.inside_until[issuer])
     storages = _wrapped(graph, _storages(graph, {*range(issuer, until + 1), *([place] if place >= 0 else [])}), until)
-    # what is sent may be read before it has left
+    # reading sent data before it has left is allowed
     after = [_after(writing if op == "send" else using, storage, until) for storage in storages]
     return min((one for one in after if one >= 0), default=UNUSED) if storages else UNKNOWN
 
@@ -131,7 +131,7 @@ def _storages(graph: RankGraph, places: Iterable[int]) -> set[int]:
 
 
 def _wrapped(graph: RankGraph, storages: set[int], after: int) -> set[int]:
-    """With those of tensors that stand for them, of which functional collectives return one."""
+    """Adds the storages of tensors that wrap these, such as functional collectives return."""
     wrapping = np.array([name in WRAPPING for name in graph.names] or [False], bool)[graph.name]
     for place in np.flatnonzero(wrapping & (graph.node >= 0)).tolist():
         own = _storages(graph, [place])

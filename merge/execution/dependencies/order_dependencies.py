@@ -1,4 +1,4 @@
-"""Who has to wait for whom by the order of threads and streams, by launches, and by calls that wait for a device."""
+"""Dependencies by the order of threads and streams, by launches, and by calls that wait for a device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from distprof.merge.execution.rank_graph import RankGraph
 from distprof.merge.operators.timeline.rank_timeline import RUNTIME
 
 PAUSE_NS = 1_000_000
-"""A thread of autograd's that does nothing for so long has ended a backward."""
+"""A pause of an autograd thread of at least this length ends a backward pass."""
 MAIN = 0.1
-"""Part of the calls of the busiest thread that the main thread has at least."""
+"""A thread is preferred to autograd and backend threads as main thread if it has at least this fraction of the busiest
+thread's calls."""
 BACKENDS = ("gloo:", "nccl:")
-"""How names of the work of backends begin."""
+"""Prefixes of the names of backends' work."""
 
 
 def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
-    """Pairs of places by their reason."""
+    """Yields dependencies as pairs of places (later, earlier), one pair of arrays per kind."""
     yield _in_turn(graph)
     yield _first_of_threads(graph)
     device = np.flatnonzero(graph.on_device)
@@ -36,9 +37,9 @@ def order_dependencies(graph: RankGraph) -> Iterator[tuple[Any, Any]]:
 
 
 def _in_turn(graph: RankGraph) -> tuple[Integers, Integers]:
-    """Each call after the one before it on its thread, each kernel after the one before it on its stream.
+    """Each call depends on the previous one of its thread, each kernel on the previous one of its stream.
 
-    Operators of a backend's own, which run while it communicates, do not wait for that; what comes behind them does.
+    A backend's own operators that run while it communicates do not depend on its work; the calls after the work do.
     """
     order = np.lexsort((np.arange(len(graph.name)), graph.thread))
     same = np.flatnonzero(graph.thread[order][1:] == graph.thread[order][:-1])
@@ -57,9 +58,9 @@ def _in_turn(graph: RankGraph) -> tuple[Integers, Integers]:
 
 
 def _first_of_threads(graph: RankGraph) -> tuple[Integers, Integers]:
-    """The first call of a thread, and of each backward, after the last one that was over on the main thread.
+    """The first call of a thread, and of each backward pass, depends on the main thread's last call that had ended.
 
-    The work of a backend comes after what issued it, and after nothing else on other threads.
+    On other threads, the work of a backend depends only on the operator that issued it.
     """
     host = np.flatnonzero(~graph.on_device)
     if not len(host):
@@ -69,16 +70,16 @@ def _first_of_threads(graph: RankGraph) -> tuple[Integers, Integers]:
     begins = begins.astype(np.int64)
     main = host[graph.thread[host] == main_thread(graph)]
     ends = graph.start_ns[main] + graph.self_ns[main]
-    # one that goes on meanwhile is not in front
+    # calls that were still running do not count
     over = [np.flatnonzero(ends[:stop] <= graph.start_ns[one])[-1:] for one, stop in zip(
         begins.tolist(), np.searchsorted(main, begins).tolist(), strict=True)]
     return begins, np.array([main[last[0]] if len(last) else -1 for last in over], np.int64)
 
 
 def main_thread(graph: RankGraph) -> int:
-    """The thread of the host with most calls; -1 without any.
+    """Returns the host thread with the most calls; -1 if there is none.
 
-    With devices, backward runs on a thread of autograd's, which is not it, though it may call more.
+    With devices, the backward pass runs on an autograd thread; this is not the main thread, even if it has more calls.
     """
     host = np.flatnonzero(~graph.on_device)
     threads, first, count = np.unique(graph.thread[host], return_index=True, return_counts=True)
@@ -91,7 +92,7 @@ def main_thread(graph: RankGraph) -> int:
 
 
 def backwards(graph: RankGraph) -> list[tuple[int, int]]:
-    """First and last call of each backward that runs on a thread of autograd's."""
+    """Returns the first and last call of each backward pass that runs on an autograd thread."""
     nodes = np.flatnonzero(named(graph, (AUTOGRAD,))[graph.name] & ~graph.on_device)
     found = list[tuple[int, int]]()
     for thread in sorted({*graph.thread[nodes].tolist()} - {main_thread(graph)}):
@@ -104,12 +105,12 @@ def backwards(graph: RankGraph) -> list[tuple[int, int]]:
 
 
 def named(graph: RankGraph, prefixes: Sequence[str]) -> Flags:
-    """By number of a name, whether it begins so."""
+    """Returns, by index into `names`, whether a name has one of these prefixes."""
     return np.array([name.startswith(tuple(prefixes)) for name in graph.names] or [False], bool)
 
 
 def _backward(graph: RankGraph) -> tuple[Integers, Integers]:
-    """A function of autograd after the forward call that made it."""
+    """An autograd function depends on the forward call that created it."""
     if graph.table is None:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     place = np.full(len(graph.table.id), -1, np.int64)
@@ -126,7 +127,7 @@ def _awaited(graph: RankGraph) -> Awaited | None:
 
 
 def _places(graph: RankGraph) -> Integers:
-    """Place of each slice; -1 for what has none, and for no slice."""
+    """Returns the place of each slice; -1 for slices without a place, and at the end, for slice -1."""
     assert graph.timeline is not None
     place = np.full(len(graph.timeline.name) + 1, -1, np.int64)
     rows = np.flatnonzero(graph.slice >= 0)
@@ -135,9 +136,9 @@ def _places(graph: RankGraph) -> Integers:
 
 
 def waits_for_devices(graph: RankGraph) -> tuple[Integers, Integers]:
-    """Slices in which a thread waits for a device, and the kernel that each waits for.
+    """Returns slices in which a thread waits for a device, and the kernel that each waits for.
 
-    That is the one that an event marks, else the one that ended last meanwhile.
+    This is the kernel that an event marks, else the last one that ended during the wait.
     """
     timeline, known = graph.timeline, _awaited(graph)
     kernels = np.flatnonzero(graph.on_device)
@@ -159,7 +160,7 @@ def waits_for_devices(graph: RankGraph) -> tuple[Integers, Integers]:
 
 
 def next_of_thread(graph: RankGraph, thread: Integers, at_ns: Integers) -> Integers:
-    """Place of the first call that each of these threads begins at a time or later; -1 for none."""
+    """Returns the place of the first call that each thread begins at or after the given time; -1 for none."""
     found = np.full(len(at_ns), -1, np.int64)
     for one in np.unique(thread):
         places = np.flatnonzero(graph.thread == one)

@@ -1,6 +1,6 @@
-"""Who needs whose data: calls that read a storage after one that wrote it, views and changes in place included.
+"""Data dependencies: a call that reads a storage depends on the last writer, through views and in-place changes.
 
-Dependencies between calls of a rank are pairs of places, of which the first needs the second.
+Dependencies between calls of a rank are pairs of places: the first depends on the second.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from distprof.merge.execution.node_table import READS, WRITES
 from distprof.merge.execution.rank_graph import RankGraph
 
 Use = tuple[int, int, bool]
-"""Number of the storage, `READS` or `WRITES` or both, whether it is on a device."""
+"""Number of the storage; `READS`, `WRITES` or both; whether it is on a device."""
 
 
 class _Open(NamedTuple):
-    """A call that has not ended yet."""
+    """A call that has not ended."""
 
     place: int
     end_ns: int
     read: dict[int, int]
-    """Storage -> who wrote it, of what this call needs."""
+    """Storage -> the call that wrote it, for each storage that this call reads."""
     written: list[int]
 
 
 def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) -> tuple[Integers, Integers]:
-    """Goes through the calls in the order in which they began.
+    """Finds the data dependencies by going through the calls in order of start.
 
-    A call needs the last call that wrote what it uses and had ended when it began, as a whole: all that lies in it.
-    What the call around it needs already is not noted again. On a device the kernels of both are meant; a call without
-    one, as for a view, does not wait for the device.
+    A call depends on the last call that wrote what it reads and had ended when it began, including all calls inside
+    that one. Dependencies that the enclosing call has too are omitted. On a device, the dependency is between the
+    kernels of both; a call without kernels, such as a view, does not depend on the device.
 
     Args:
         graph: The calls; those without a node of an execution trace have no tensors.
-        uses: In place of the node's own uses, by place.
+        uses: By place, the uses that replace those of the node.
     """
     found, state = EdgeList(), _State(graph)
     kernels = _kernels(graph)
@@ -50,7 +50,7 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
         written: list[int] = []
         for storage, kind, on_device in uses[place] if place in uses else uses_at(graph, place):
             writer = state.writer.get(storage)
-            if writer is not None and kind & READS:  # what is only written is new
+            if writer is not None and kind & READS:  # a storage that is only written has new data
                 read[storage] = writer
                 if around is None or around.read.get(storage) != writer:
                     _add(found, graph, kernels, (place, writer), on_device=on_device)
@@ -61,7 +61,7 @@ def storage_dependencies(graph: RankGraph, uses: Mapping[int, Sequence[Use]]) ->
 
 
 def uses_at(graph: RankGraph, place: int) -> Iterator[Use]:
-    """What the node of a call uses."""
+    """Yields the storage uses of a call's node."""
     node, table = int(graph.node[place]), graph.table
     if node < 0 or table is None:
         return
@@ -70,7 +70,7 @@ def uses_at(graph: RankGraph, place: int) -> Iterator[Use]:
 
 
 class _State:
-    """Calls that are running on each thread, and who wrote each storage last."""
+    """The calls that are running on each thread, and the last writer of each storage."""
 
     def __init__(self, graph: RankGraph) -> None:
         self.writer: dict[int, int] = {}
@@ -78,7 +78,7 @@ class _State:
         self._threads: dict[int, list[_Open]] = {}
 
     def advance(self, place: int) -> _Open | None:
-        """Ends the calls that are over when a call begins; returns the one around it."""
+        """Ends the calls that have ended when this call begins; returns the enclosing call."""
         graph = self._graph
         own, start, parent = int(graph.thread[place]), int(graph.start_ns[place]), int(graph.parent[place])
         for thread, stack in self._threads.items():
@@ -89,14 +89,14 @@ class _State:
         return around[-1] if around else None
 
     def begin(self, place: int, read: dict[int, int], written: list[int]) -> None:
-        """Notes a call that runs now."""
+        """Adds a call that is running."""
         graph = self._graph
         end_ns = int(graph.start_ns[place] + graph.duration_ns[place])
         self._threads.setdefault(int(graph.thread[place]), []).append(_Open(place, end_ns, read, written))
 
 
 def _kernels(graph: RankGraph) -> tuple[Integers, Integers]:
-    """First and last kernel of each call and of what lies in it; -1 for none."""
+    """Returns the first and last kernel of each call, including calls inside it; -1 for none."""
     first, last = np.full(len(graph.name), -1, np.int64), np.full(len(graph.name), -1, np.int64)
     device = np.flatnonzero(graph.on_device)
     first[device] = last[device] = device
@@ -119,38 +119,38 @@ def _add(found: EdgeList, graph: RankGraph, kernels: tuple[Integers, Integers], 
 
 
 class EdgeList:
-    """Collects pairs one by one."""
+    """A growing list of dependencies."""
 
     def __init__(self) -> None:
         self._later, self._earlier = array("q"), array("q")
 
     def add(self, later: int, earlier: int) -> None:
-        """Notes that `later` needs `earlier`."""
+        """Adds the dependency of `later` on `earlier`."""
         self._later.append(later)
         self._earlier.append(earlier)
 
     def arrays(self) -> tuple[Integers, Integers]:
-        """Both sides."""
+        """Returns both sides as arrays."""
         return np.array(self._later, np.int64), np.array(self._earlier, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edges:
-    """Dependencies by place."""
+    """Dependencies sorted by place."""
 
     begin: Integers
-    """Where those of a place begin in `earlier`; one value more than places."""
+    """Start of each place's dependencies in `earlier`, and their total; one value more than places."""
     earlier: Integers
-    """Places that are needed, ascending, each once."""
+    """Places that are depended on; for each place ascending and without duplicates."""
 
     def of(self, place: int) -> list[int]:
-        """What a place needs."""
+        """Returns the places on which a place depends."""
         found: list[int] = self.earlier[self.begin[place]:self.begin[place + 1]].tolist()
         return found
 
 
 def edges(num_places: int, parts: Iterable[tuple[Integers, Integers]]) -> Edges:
-    """Puts dependencies together: only on what comes before, so that nothing can need itself by way of others."""
+    """Merges dependencies; keeps only those on earlier places, so that there are no cycles."""
     later, earlier = (np.concatenate([np.empty(0, np.int64), *side]) for side in zip(*parts, strict=True))
     keep = (earlier >= 0) & (earlier < later)
     keys = np.unique(later[keep] * num_places + earlier[keep])

@@ -1,7 +1,7 @@
-"""What streams and threads wait for by events of a device: `cuda_sync` slices of torch.profiler.
+"""Waits of streams and threads for device events, from the `cuda_sync` slices of torch.profiler.
 
-The profiler notes them where it was asked for (`enable_cuda_sync_events`). Calls of `cudaStreamWaitEvent` alone do not
-say which stream waits, nor for which event.
+The profiler records these slices only if asked to (`enable_cuda_sync_events`). Calls of `cudaStreamWaitEvent` alone
+show neither the waiting stream nor the event.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from distprof.merge.scan.engine import Scanner
 from distprof.merge.scan.scanned_columns import NONE
 
 DEVICE = "device"
-"""Key of `args` of kernels and waits."""
+"""Key of `args` of kernels and waits: the number of the device."""
 RECORDED, RECORDED_ON = "wait_on_cuda_event_record_corr_id", "wait_on_stream"
-"""Keys of `args` of a wait: the correlation of the call that recorded the event, and the stream on which it did."""
+"""Keys of `args` of a wait: the correlation id of the call that recorded the event, and the stream it recorded on."""
 STREAM_WAITS, THREAD_WAITS = b"Stream Wait Event", b"Event Sync"
 CALLS = ("cudaStreamWaitEvent", "hipStreamWaitEvent")
 COLUMNS = ("correlation", STREAM, DEVICE, RECORDED, RECORDED_ON)
@@ -30,23 +30,23 @@ COLUMNS = ("correlation", STREAM, DEVICE, RECORDED, RECORDED_ON)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWaits:
-    """Each array has a value a wait."""
+    """Waits whose event is known; each array has one value per wait."""
 
     of_stream: Flags
-    """True where a stream waits, False where a thread does."""
+    """True if a stream waits, False if a thread does."""
     correlation: Integers
-    """Of the call that made it wait."""
+    """Correlation id of the call that made it wait."""
     stream: Integers
-    """The one that waits."""
+    """The waiting stream."""
     device: Integers
     recorded: Integers
-    """Correlation of the call that recorded the event."""
+    """Correlation id of the call that recorded the event."""
     recorded_on: Integers
-    """The stream on which it did."""
+    """The stream on which the event was recorded."""
 
 
 class StreamWaitEvents:
-    """Collects them while a timeline is read that has `stream` and `device` of slices."""
+    """Collects waits while a timeline is read; the reader must also read `stream` and `device` of slices."""
 
     keys = (RECORDED, RECORDED_ON)
 
@@ -56,7 +56,7 @@ class StreamWaitEvents:
         self._numbers = dict.fromkeys((THREAD_WAITS, STREAM_WAITS), -1)
 
     def take(self, scanner: Scanner) -> None:
-        """Adds those of the last scan."""
+        """Adds the waits of the last scan."""
         new = scanner.names.texts(self._known)
         for text in self._numbers:
             if text in new:
@@ -71,7 +71,7 @@ class StreamWaitEvents:
         self._parts.append(np.stack([kind, *(scanner.integers[key][chosen].astype(np.int64) for key in COLUMNS)]))
 
     def found(self) -> StreamWaits:
-        """Those whose event is known."""
+        """Returns the waits whose event is known."""
         kind, correlation, stream, device, recorded, recorded_on = np.concatenate(self._parts, axis=1)
         good = (recorded != NONE) & (recorded >= 0) & (recorded_on != NONE) & (recorded_on >= 0)
         return StreamWaits(of_stream=kind[good] == 1, correlation=correlation[good], stream=stream[good],
@@ -80,20 +80,20 @@ class StreamWaitEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """Rows of a timeline: a kernel that was waited for, and who waited."""
+    """Kernels that were waited for, and who waited; all are rows of a timeline."""
 
     kernel: Integers
-    """The last one that was launched on the stream of the event before that was recorded; -1 for none."""
+    """The last kernel that was launched on the event's stream before the event was recorded; -1 for none."""
     call: Integers
-    """The call that waited, or made a stream wait."""
+    """The call that waited, or that made a stream wait."""
     of_thread: Flags
-    """True where a thread waited."""
+    """True if a thread waited."""
     waiting: Integers
-    """The first kernel of the stream that waits which was launched behind the call; -1 for a thread, and for none."""
+    """The first kernel launched on the waiting stream after the call; -1 for none, and if a thread waited."""
 
 
 def awaited(timeline: RankTimeline, waits: StreamWaits) -> Awaited:
-    """Finds the kernels of waits; those whose calls are not in the timeline are left out."""
+    """Finds the kernels of waits; omits waits whose calls are not in the timeline."""
     calls = np.flatnonzero(timeline.type == RUNTIME)
     recording, waiting = (_calls_of(timeline, calls, key) for key in (waits.recorded, waits.correlation))
     streams, found = dict(_launched(timeline, calls)), list[tuple[int, int, int]]()
@@ -112,7 +112,7 @@ def awaited(timeline: RankTimeline, waits: StreamWaits) -> Awaited:
 
 
 def _calls_of(timeline: RankTimeline, calls: Integers, correlation: Integers) -> Integers:
-    """The call with each of these correlations; -1 for none."""
+    """Returns the call with each of these correlation ids; -1 for none."""
     ordered = calls[np.argsort(timeline.correlation[calls], kind="stable")]
     place = np.searchsorted(timeline.correlation[ordered], correlation)
     hit = np.append(ordered, -1)[place]
@@ -120,7 +120,7 @@ def _calls_of(timeline: RankTimeline, calls: Integers, correlation: Integers) ->
 
 
 def _launched(timeline: RankTimeline, calls: Integers) -> Iterator[tuple[tuple[int, int], tuple[Any, Any]]]:
-    """By device and stream, its kernels in the order of their launches, and when they were launched."""
+    """Yields (device, stream) with its kernels in the order of their launches, and the times of the launches."""
     kernels = np.flatnonzero(timeline.type >= NUM_HOST)
     launch = joined(timeline.correlation, kernels, calls)
     kernels, at = kernels[launch >= 0], timeline.start_ns[launch[launch >= 0]]
@@ -134,7 +134,7 @@ def _launched(timeline: RankTimeline, calls: Integers) -> Iterator[tuple[tuple[i
 
 
 def num_blind(timeline: RankTimeline, waits: StreamWaits) -> int:
-    """Calls that make a stream wait for an event, and do not show for what."""
+    """Counts the calls that make a stream wait for an event that the timeline does not show."""
     names = [number for number, name in enumerate(timeline.names) if name.startswith(CALLS)]
     calls = timeline.correlation[(timeline.type == RUNTIME) & np.isin(timeline.name, names)]
     return int(np.count_nonzero(~np.isin(calls, waits.correlation)))

@@ -12,7 +12,7 @@ import msgspec
 from distprof.merge.execution.nodes import Node, Values
 
 TENSOR_FIELDS = 6
-"""Tensor id, storage id, offset, number of elements, bytes of an element, device."""
+"""Length of a recorded tensor: tensor id, storage id, offset, number of elements, bytes of an element, device."""
 _OPENING, _CLOSING = "([{", ")]}"
 _VALUES = msgspec.json.Decoder(list)
 
@@ -21,7 +21,7 @@ class Tensor(NamedTuple):
     """A tensor as the observer writes it."""
 
     storage: int
-    """Id of its storage; views share it, and so do tensors that lie at the same place one after the other."""
+    """Id of its storage; shared by views, and by tensors that occupy the same memory one after another."""
     num_bytes: int
     device: str
 
@@ -35,10 +35,10 @@ class TensorUse(NamedTuple):
 
 
 def uses_of(node: Node) -> list[TensorUse]:
-    """The storages that a call uses, each once.
+    """Returns the storages that a call uses, each once.
 
-    An input is read; it is written as well where the schema marks it (`Tensor(a!)`). An output in a storage of no input
-    is new, and written; one in a storage of an input is a view, or that input.
+    An input is read, and also written if the schema marks it (`Tensor(a!)`). An output is new and written if its
+    storage belongs to no input; otherwise it is a view or the input itself.
     """
     found: dict[int, TensorUse] = {}
     written = written_arguments(node.op_schema)
@@ -54,11 +54,11 @@ def uses_of(node: Node) -> list[TensorUse]:
 
 
 def tensors_in(value: object) -> Iterator[Tensor]:
-    """Tensors in nested lists of values."""
+    """Yields the tensors in nested lists of values."""
     if type(value) is not list:
         return
     if len(value) == TENSOR_FIELDS and type(value[-1]) is str and all(type(one) is int for one in value[:-1]):
-        if value[1]:  # else it has no storage
+        if value[1]:  # otherwise the tensor has no storage
             yield Tensor(value[1], value[3] * value[4], value[5])
         return
     for part in value:
@@ -67,7 +67,7 @@ def tensors_in(value: object) -> Iterator[Tensor]:
 
 @lru_cache(maxsize=1 << 14)
 def written_arguments(schema: str) -> Sequence[bool]:
-    """For each argument of an operator's schema whether the operator writes to it."""
+    """Returns for each argument of an operator's schema whether the operator writes to it."""
     begin = schema.find("(")
     if begin < 0:
         return ()
@@ -84,7 +84,7 @@ def written_arguments(schema: str) -> Sequence[bool]:
 
 
 def values_of(recorded: Values) -> list[Any]:
-    """The values of a call; none where they cannot be read."""
+    """Returns the recorded values of a call; an empty list if they cannot be read."""
     try:
         found: list[Any] = _VALUES.decode(recorded.values)
     except msgspec.MsgspecError:

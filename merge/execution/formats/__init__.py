@@ -1,1 +1,1 @@
-"""The formats that execution traces are exported in."""
+"""The formats in which execution traces are exported."""

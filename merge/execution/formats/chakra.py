@@ -1,8 +1,8 @@
-"""Messages of Chakra's execution trace schema (schema/protobuf/et_def.proto of github.com/mlcommons/chakra, proto3).
+"""Encodes messages of Chakra's execution trace schema (schema/protobuf/et_def.proto of github.com/mlcommons/chakra).
 
-The wire format of protocol buffers, as far as execution traces need it. Of the encoding described at
-protobuf.dev/programming-guides/encoding: numbers as varints, everything else with its length before it. The runtime of
-protobuf is not a dependency: other programs pin its version.
+This is the part of the wire format of protocol buffers (proto3, protobuf.dev/programming-guides/encoding) that
+execution traces need: integers as varints, everything else prefixed with its length. Protobuf's runtime is not a
+dependency, because other programs pin its version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_A_BYTE = [bytes((number,)) for number in range(128)]
 
 
 def varint(number: int) -> bytes:
-    """A number below 2^64; negative ones as their two's complement of 64 bits."""
+    """Encodes an integer below 2^64; negative ones as two's complement of 64 bits."""
     if 0 <= number <= 0x7F:
         return _OF_A_BYTE[number]
     number &= _MASK
@@ -30,33 +30,33 @@ def varint(number: int) -> bytes:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """A field of any type of integer or bool."""
+    """Encodes a field of any integer type or bool."""
     return varint(field << 3 | _VARINT) + varint(value)
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """A field of a message, bytes or a text in UTF-8."""
+    """Encodes a field that holds a message, bytes, or a text in UTF-8."""
     return varint(field << 3 | _LENGTH) + varint(len(value)) + value
 
 
 def text_field(field: int, value: str) -> bytes:
-    """A field of a text; what is no text in UTF-8 is replaced."""
+    """Encodes a text field; characters that UTF-8 cannot encode are replaced."""
     return bytes_field(field, value.encode("utf-8", "replace"))
 
 
 def numbers_field(field: int, values: Iterable[int]) -> bytes:
-    """A repeated field of integers; nothing for none."""
+    """Encodes a packed repeated integer field; empty if there are no values."""
     packed = b"".join(map(varint, values))
     return bytes_field(field, packed) if packed else b""
 
 
 def delimited(message: bytes) -> bytes:
-    """A message in a stream of several."""
+    """Prefixes a message with its length, for a stream of messages."""
     return varint(len(message)) + message
 
 
 class NodeType(IntEnum):
-    """What a node is."""
+    """The schema's types of nodes."""
 
     METADATA = 1
     MEM_LOAD = 2
@@ -68,41 +68,41 @@ class NodeType(IntEnum):
 
 
 VERSION = "1.1.1-chakra.0.0.4"
-"""Of the schema of the values that nodes have."""
+"""Version of the schema that the values of nodes follow."""
 COMM_TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6,
               "reduce_scatter": 7, "barrier": 9}
-"""Op of our tables -> CollectiveCommType, which travels as the attribute `comm_type`. 8 is a reduce_scatter that
-torch does not have."""
+"""Op -> CollectiveCommType, which is written as the attribute `comm_type`. 8 is a reduce_scatter that torch does not
+have."""
 ATTRIBUTE_FIELDS = {"int32": 7, "int64": 9, "uint64": 13, "bool": 27, "string": 29}
-"""Type of an attribute -> its field in AttributeProto."""
+"""Type of an attribute -> number of its field in AttributeProto."""
 Attribute = tuple[str, str, int | str | bool]
 """Name, type and value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """Inputs or outputs as texts."""
+    """Inputs or outputs of a node as texts."""
 
     values: str = "[]"
     shapes: str = "[]"
     types: str = "[]"
 
     def message(self) -> bytes:
-        """As IOInfo."""
+        """Encodes the message IOInfo."""
         return text_field(1, self.values) + text_field(2, self.shapes) + text_field(3, self.types)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChakraNode:
-    """A node; ids are numbers above 0."""
+    """A node of the graph; ids are greater than 0."""
 
     id: int
     name: str
     type: NodeType
     control: Iterable[int] = ()
-    """Ids of nodes around it."""
+    """Ids of the enclosing nodes."""
     data: Sequence[int] = ()
-    """Ids of nodes that must be over before."""
+    """Ids of nodes that must end before it."""
     start_us: int = 0
     duration_us: int = 0
     inputs: Values = Values()
@@ -110,7 +110,7 @@ class ChakraNode:
     attributes: Iterable[Attribute] = ()
 
     def message(self) -> bytes:
-        """As Node."""
+        """Encodes the message Node."""
         return b"".join((
             number_field(1, self.id), text_field(2, self.name), number_field(3, self.type),
             numbers_field(4, self.control), numbers_field(5, self.data),
@@ -121,13 +121,13 @@ class ChakraNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalMetadata:
-    """What stands before the nodes."""
+    """The message before the nodes."""
 
     version: str
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> bytes:
-        """As GlobalMetadata."""
+        """Encodes the message GlobalMetadata."""
         return text_field(1, self.version) + b"".join(
             bytes_field(2, _attribute(name, "string", value)) for name, value in self.attributes.items())
 
@@ -138,5 +138,5 @@ def _attribute(name: str, kind: str, value: int | str | bool) -> bytes:  # noqa:
 
 
 def rounded_us(ns: int) -> int:
-    """Nanoseconds as microseconds; never 0 for what took time, which simulators would leave out."""
+    """Rounds to microseconds, but to at least 1 for positive durations, because simulators omit nodes with 0."""
     return max(round(ns / 1000), 1) if ns > 0 else 0

@@ -1,4 +1,4 @@
-"""The nodes of Chakra's schema from what ran on a rank with its FLOPs and bytes, written as one file a rank."""
+"""Builds the nodes of Chakra's schema from what ran on a rank, with FLOPs and bytes; writes one file per rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMM_NODES = {"send": NodeType.COMM_SEND, "recv": NodeType.COMM_RECV}
 
 def chakra_nodes(execution: RankExecution, context: ExportContext, to_common: Callable[[Integers], Integers],
                  written: Written) -> (Iterator[ChakraNode]):
-    """The nodes of a rank, in the order in which they began; notes what was written."""
+    """Yields the nodes of a rank in order of start; counts them in `written`."""
     graph, found = execution.graph, execution.communication
     yield _groups_node(context.groups)
     row_of = {place: row for row, place in enumerate(found.place.tolist()) if place >= 0}
@@ -72,7 +72,7 @@ def _node(execution: RankExecution, place: int, context: ExportContext,
 
 
 def _start_us(graph: RankGraph, to_common: Callable[[Integers], Integers]) -> Any:
-    """Since the epoch, on the clock of all ranks; 0 where there is no timeline."""
+    """Returns start times since the epoch, on the clock of all ranks; 0 without a timeline."""
     if graph.timeline is None:
         return np.zeros(len(graph.name), np.int64)
     return np.maximum(to_common(graph.start_ns), 0) // 1000
@@ -94,7 +94,7 @@ def _place(execution: RankExecution, place: int, context: ExportContext, *, is_c
 
 
 def stream_of(graph: RankGraph, place: int) -> int:
-    """The stream of a kernel as the profiler numbers it; 0 where there is none."""
+    """Returns the profiler's number of a kernel's stream; 0 if there is none."""
     if graph.timeline is None or graph.slice[place] < 0:
         return 0
     return max(int(graph.timeline.more[STREAM][graph.slice[place]]), 0)
@@ -157,14 +157,14 @@ def write_chakra(path: Path, execution: RankExecution, context: ExportContext,
     """Writes the file of a rank.
 
     Args:
-        path: Ends with `.<rank>.et`, as simulators want it.
+        path: Ends with `.<rank>.et`, as simulators expect.
         execution: The rank.
         context: What is the same for all ranks.
-        to_common: Turns an array of times of the rank into times of the clock of all ranks.
+        to_common: Converts an array of times from the rank's clock to the clock of all ranks.
         tags: Attributes of the whole file.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The file cannot be written.
     """
     written = Written()
 
@@ -182,9 +182,9 @@ def write_chakra(path: Path, execution: RankExecution, context: ExportContext,
 
 
 def work_of(graph: RankGraph) -> Mapping[int, tuple[int, int | None]]:
-    """FLOPs and bytes by place, bytes None where they are not known.
+    """Returns FLOPs and bytes by place; bytes are None if unknown.
 
-    Work of an operator that launched a single kernel is that of the kernel.
+    If an operator launched a single kernel, its work is assigned to the kernel.
     """
     timeline = graph.timeline
     if timeline is None:
@@ -204,7 +204,7 @@ def work_of(graph: RankGraph) -> Mapping[int, tuple[int, int | None]]:
 
 
 def _only_kernels(graph: RankGraph) -> dict[int, int]:
-    """The kernel of each call in which, with all that lies in it, a single one was launched."""
+    """Returns call -> its kernel, for calls that launched a single kernel, including calls inside them."""
     count, last = np.zeros(len(graph.name), np.int64), np.full(len(graph.name), -1, np.int64)
     count[graph.on_device], last[graph.on_device] = 1, np.flatnonzero(graph.on_device)
     for place in range(len(graph.name) - 1, -1, -1):

@@ -1,8 +1,8 @@
-"""Communication as comm_replay of PARAM (github.com/facebookresearch/param) reads it, which issues it anew.
+"""Writes communication in the form that comm_replay of PARAM (github.com/facebookresearch/param) reads and replays.
 
-It reads torch's execution traces, and of them a list of process groups and nodes named `record_param_comms`: one where
-a call is issued, and one where a thread waits for a call that it issued asynchronously. Torch writes these nodes for
-NCCL. They are made here from the tables of communication, so that gloo has them too.
+comm_replay reads torch's execution traces, but only a list of process groups and nodes named `record_param_comms`: one
+where a call is issued, and one where a thread waits for an asynchronous call. Torch records these nodes for NCCL. Here
+they are built from the tables of communication, so that gloo has them too.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ ROOT_ID, GROUPS_ID, FIRST_ID = 1, 2, 3
 ROOT = "[pytorch|profiler|execution_trace|thread]"
 TYPES = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16", "int8": "char",
          "int16": "short", "int32": "int", "int64": "long", "uint8": "byte", "bool": "bool"}
-"""Type of elements -> its name there; others it does not know."""
+"""Type of elements -> its name in comm_replay, which knows no others."""
 NAMES = {"all_to_all": "all_to_allv"}
-"""Op -> its name there, where it is not ours."""
+"""Op -> its name in comm_replay, if it differs from ours."""
 GROWS = ("all_gather", "gather")
-"""Outputs are as many times as large as inputs as there are ranks."""
+"""Ops whose output is the input times the number of ranks."""
 NEEDED = ("collective", "rank", "op", "group", "group_ranks", "num_elements", "dtype", "peer", "tag", "split_bytes",
           "asynchronous", "enqueue_ns", "start_ns", "wait_start_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayInput:
-    """The communication of a job that can be issued anew, on all of its ranks."""
+    """The communication of a job that can be replayed, on all of its ranks."""
 
     calls: Mapping[int, Sequence[dict[str, Any]]]
-    """Rank -> its rows, with the fields of a node as `attributes`, and its place in the list as `number`."""
+    """Rank -> its calls in order of issue: rows of the table, with the fields of their node as `attributes`."""
     lacking: Mapping[str, int]
-    """What calls lack that are left out, on all ranks: how many calls."""
+    """What is missing -> number of calls, over all ranks, that are left out for lack of it."""
 
 
 def replay_input(rows: pl.DataFrame, groups: ProcessGroups) -> ReplayInput:
-    """Finds what can be issued anew.
+    """Selects the calls that can be replayed.
 
-    A call that one of its ranks cannot issue would never end on the others, and is left out on all of them.
+    If one rank cannot issue a call, the others would wait for it forever, so it is left out on all of its ranks.
 
     Args:
-        rows: Matched communication of all ranks, as they issued it.
+        rows: Matched communication of all ranks.
         groups: Numbers of process groups.
     """
     calls, lacking = defaultdict[int, list[dict[str, Any]]](list), defaultdict[str, int](int)
@@ -71,8 +71,8 @@ def replay_input(rows: pl.DataFrame, groups: ProcessGroups) -> ReplayInput:
 
 
 def _together(rows: pl.DataFrame) -> list[list[dict[str, Any]]]:
-    """Calls that meet. Sends and receives whose other side only the execution trace knew were not matched: the first of
-    a rank to another one belongs to the first there from it, and so on."""
+    """Groups the calls that belong together. Sends and receives whose peer only the execution trace knew were not
+    matched: the N-th send from one rank to another belongs to the N-th receive there."""
     found = defaultdict[Hashable, list[dict[str, Any]]](list)
     for row in rows.select(NEEDED).iter_rows(named=True):
         found[row["collective"]].append(row)
@@ -92,7 +92,7 @@ def _issued_ns(row: Mapping[str, Any]) -> int:
 
 
 def _lacks(mine: Sequence[Mapping[str, Any]], groups: ProcessGroups) -> str | None:
-    """What calls that belong together lack; None for nothing."""
+    """Returns what calls that belong together lack; None if nothing."""
     op = str(mine[0]["op"])
     ranks = ranks_of(mine[0]["group_ranks"])
     if op not in COLLECTIVE_OPS:
@@ -113,7 +113,7 @@ def _lacks(mine: Sequence[Mapping[str, Any]], groups: ProcessGroups) -> str | No
 
 
 def _splits(row: Mapping[str, Any], num_ranks: int) -> list[int]:
-    """Elements that go to each rank; none where that is not known."""
+    """Returns the elements that go to each rank; empty if unknown."""
     item, splits = item_bytes(row["dtype"]) or 1, row["split_bytes"] or []
     found = [one // item for one in splits]
     return found if sum(found) == row["num_elements"] and len(found) == num_ranks else []
@@ -131,7 +131,7 @@ def _attributes(row: Mapping[str, Any], mine: Sequence[Mapping[str, Any]], group
         num_out *= len(ranks)
     elif op == "reduce_scatter":
         num_out //= len(ranks)
-    elif op == "scatter":  # what the root has
+    elif op == "scatter":  # the input is that of the root
         num_in = max(int(one["num_elements"]) for one in mine)
         num_out = num_in // len(ranks)
     elif op == "all_to_all":
@@ -152,7 +152,7 @@ def write_replay(path: Path, rank: int, found: ReplayInput, groups: ProcessGroup
     """Writes the file of a rank.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The file cannot be written.
     """
     written = Written(dependencies=None)
 
@@ -178,7 +178,7 @@ def _is_waited_for(row: Mapping[str, Any]) -> bool:
 
 
 def _calls(rank: int, found: ReplayInput) -> Iterator[tuple[list[Any], Mapping[str, int | str]]]:
-    """Inputs and attributes of the nodes in the order in which the rank issues and waits."""
+    """Yields inputs and attributes of the nodes in the order in which the rank issues and waits."""
     nodes = list[tuple[int, list[Any], Mapping[str, int | str]]]()
     for number, row in enumerate(found.calls.get(rank, ())):
         own, ranks = row["attributes"], ranks_of(row["group_ranks"])

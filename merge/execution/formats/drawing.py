@@ -1,4 +1,4 @@
-"""Execution traces as graphs for other programs: dot, GraphML, and SVG through graphviz."""
+"""Writes execution traces as graphs for other programs: dot, GraphML, and SVG through graphviz."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distprof.merge.execution.formats.chakra import ChakraNode, NodeType
 COLOURS = {NodeType.COMM_COLL: "#f4a582", NodeType.COMM_SEND: "#f4a582", NodeType.COMM_RECV: "#f4a582",
            NodeType.COMP: "#d1e5f0", NodeType.METADATA: "#eeeeee"}
 LONGEST = 60
-"""Characters of a name."""
+"""Maximum number of characters of a name."""
 
 
 def _short(name: str) -> str:
@@ -24,7 +24,7 @@ def _short(name: str) -> str:
 
 
 def write_dot(file: TextIO, nodes: Iterable[ChakraNode]) -> None:
-    """Writes the language of graphviz: data dependencies as arrows, callers as dotted ones."""
+    """Writes the graph in the dot language: solid arrows for data dependencies, dotted ones from enclosing calls."""
     file.write('digraph execution {\n  node [shape=box, style=filled, fontname="sans-serif"];\n')
     for node in nodes:
         label = _short(node.name).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
@@ -36,7 +36,7 @@ def write_dot(file: TextIO, nodes: Iterable[ChakraNode]) -> None:
 
 
 def write_graphml(file: TextIO, nodes: Iterable[ChakraNode]) -> None:
-    """Writes GraphML; arrows have `kind` data or control."""
+    """Writes GraphML; edges have the `kind` data or control."""
     keys = {"name": "string", "type": "string", "start_us": "long", "duration_us": "long"}
     file.write('<?xml version="1.0" encoding="utf-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n')
     file.writelines(f'<key id="{name}" for="node" attr.name="{name}" attr.type="{kind}"/>\n'
@@ -54,7 +54,7 @@ def write_graphml(file: TextIO, nodes: Iterable[ChakraNode]) -> None:
 
 
 def _xml(text: str) -> str:
-    """Without the characters that XML cannot hold."""
+    """Replaces characters that XML cannot contain with spaces."""
     return "".join(one if one >= " " or one in "\t\n" else " " for one in text)
 
 
@@ -67,10 +67,10 @@ def write_graph(path: Path, form: str, nodes: Callable[[], Iterable[ChakraNode]]
     Args:
         path: The file.
         form: dot, graphml or svg.
-        nodes: Gives the nodes.
+        nodes: Returns the nodes.
 
     Raises:
-        OutputError: It cannot be written, or graphviz is missing or fails.
+        OutputError: The file cannot be written, or graphviz is missing or fails.
     """
     def write(temporary: Path) -> None:
         with temporary.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Files of execution traces, one for each rank, and what each of them has."""
+"""Exports execution traces, one file per rank, and collects what each file contains and lacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from distprof.units import spans
 
 SUFFIXES = {"chakra": "et", "linked": "json", "dot": "dot", "graphml": "graphml", "svg": "svg"}
 REPLAY_FILE = "rank-{rank}.json"
-"""As comm_replay looks for it."""
+"""File name that comm_replay looks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,29 +49,29 @@ class Exported:
     links: Links | None
     """None without an execution trace."""
     is_cut: bool
-    """True where the execution trace ends inside."""
+    """Whether the execution trace is cut off."""
     lost_bytes: int
-    """Of the execution trace, that could not be read."""
+    """Bytes of the execution trace that could not be read."""
     unseen: int
-    """Communication that was issued, and whose work the timeline does not show."""
+    """Communication whose work the timeline does not show; it is not exported."""
     partial: frozenset[tuple[int, str]] = frozenset()
     """Numbers and ops of collectives that the timelines of some of their ranks do not show."""
     calls: Mapping[str, int] = field(default_factory=dict)
-    """Op -> how many nodes are it."""
+    """Op -> number of nodes with this op."""
     untimed_calls: int = 0
-    """Communication that the execution trace has, and the timeline does not."""
+    """Communication that is in the execution trace but not in the timeline."""
     processes: frozenset[int] = frozenset()
-    """Numbers of the processes that the execution trace and the timeline say that they are of."""
+    """Process numbers that the execution trace and the timeline state; two if they differ."""
     blind_waits: int = 0
-    """Waits of streams of which the timeline does not show what they are for."""
+    """Waits of streams for events that the timeline does not show."""
 
 
 def chosen_ranks(run: Run, sources: Sources, wanted: Sequence[int]) -> list[Rank]:
-    """Ranks with something to export, those that are wanted; all without.
+    """Returns the wanted ranks, or all ranks with something to export if none are wanted.
 
     Raises:
-        DataError: There are none.
-        UsageError: One that is wanted is not among them.
+        DataError: No rank has anything to export.
+        UsageError: A wanted rank has nothing to export.
     """
     there = {one.number: one for one in sources.ranks}
     if not there:
@@ -87,16 +87,16 @@ def export_for_replay(ranks: Sequence[Rank], sources: Sources, folder: Path, wor
         tuple[list[Exported], Mapping[str, int]]):
     """Writes communication for comm_replay, in files that it looks for.
 
-    What one of all ranks lacks is left out on the others; written are the ranks that are asked for.
+    A call that one rank of the job lacks is left out on the others; files are written only for `ranks`.
 
     Args:
-        ranks: Those.
-        sources: What all ranks have.
-        folder: Gets a file for each.
-        world_size: Ranks of the job.
+        ranks: Ranks to write.
+        sources: The recordings of all ranks.
+        folder: Gets one file per rank.
+        world_size: Number of ranks of the job.
 
     Returns:
-        What was written, and how many calls were left out by what they lack.
+        What was written, and what is missing -> number of calls left out for lack of it.
     """
     rows = with_groups(sources.rows, world_size)
     groups = groups_of(rows, world_size)
@@ -117,16 +117,16 @@ def export_for_replay(ranks: Sequence[Rank], sources: Sources, folder: Path, wor
 
 def export_ranks(run: Run, ranks: Sequence[Rank], sources: Sources, clock: Clock, target: Target, form: str,
                  prefix: Path) -> Iterator[Exported]:
-    """Writes what ran on each rank, one after the other.
+    """Writes the ranks one by one.
 
     Args:
         run: The run.
-        ranks: Those of its ranks.
-        sources: What all ranks have.
-        clock: Puts times onto one clock.
-        target: Who will read it.
+        ranks: Ranks to write.
+        sources: The recordings of all ranks.
+        clock: Converts times to a common clock.
+        target: The program that will read the files.
         form: One of `SUFFIXES`.
-        prefix: Of the files: their folder, and the start of their names.
+        prefix: Folder and start of the names of the files.
     """
     rows = with_groups(sources.rows, run.world_size)
     context = ExportContext(target=target, groups=groups_of(rows, run.world_size), sizes=sizes_of(rows))
@@ -146,7 +146,7 @@ def _written(execution: RankExecution, clock: Clock, context: ExportContext, for
         written = Written()
         write_graph(file, form, lambda: chakra_nodes(execution, context, line.to_common, written))
     found = execution.communication
-    # sends and receives may be told by the execution trace alone, and are not matched then
+    # sends and receives may be known only from the execution trace, and are then not matched
     partial = found.rows.filter(~pl.col("complete"), ~pl.col("op").is_in(POINT_TO_POINT)).select("collective", "op")
     calls = Counter(found.rows["op"].gather(np.flatnonzero(found.place >= 0)).to_list())
     timed = found.place[found.place >= 0]
@@ -160,5 +160,5 @@ def _written(execution: RankExecution, clock: Clock, context: ExportContext, for
 
 
 def _losses(graph: RankGraph) -> Losses:
-    """What of its execution trace could not be read."""
+    """Returns what could not be read of its execution trace."""
     return graph.table.file.losses if graph.table is not None else Losses()

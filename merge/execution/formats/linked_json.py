@@ -1,7 +1,7 @@
-"""Execution traces joined with times as chakra_trace_link writes them: JSON that chakra_converter reads.
+"""Writes execution traces joined with times as chakra_trace_link does: JSON that chakra_converter reads.
 
-chakra_converter (mlc-chakra 1.0.0, src/converter) tells communication by names: of NCCL's kernels, and of the call
-around sends and receives. What it tells so gets the name that it reads; the others are computation to it.
+chakra_converter (mlc-chakra 1.0.0, src/converter) recognises communication by names: of NCCL's kernels, and of the call
+around sends and receives. Communication that it can recognise is given such names; it takes the rest for computation.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from distprof.merge.operators.timeline.rank_timeline import NUM_HOST
 
 KERNELS = {"all_reduce": "AllReduce", "all_to_all": "AllToAll", "all_gather": "AllGather",
            "reduce_scatter": "ReduceScatter", "broadcast": "Broadcast"}
-"""Op -> its name in those of kernels, in the order in which the converter looks for them."""
+"""Op -> its part of a kernel's name, in the order in which the converter looks for them."""
 OF_NCCL = re.compile("nccl(dev)?kernel", re.IGNORECASE)
-"""A kernel with this in its name and no op that the converter knows ends it with an error."""
+"""If a kernel's name contains this and no op that the converter knows, the converter fails."""
 KERNEL = re.compile("ncclKernel|ncclDevKernel")
 BEGIN, SEND_RECV = "ncclDevKernel_", "ncclDevKernel_SendRecv"
 AROUND = {"send": "c10d::send", "recv": "c10d::recv_"}
-"""Op -> name of a call around it by which it is known."""
+"""Op -> name of the enclosing call by which the converter recognises it."""
 ELEMENTS, ITEM = 3, 4
-"""Places in a recorded tensor."""
+"""Indices in a recorded tensor."""
 
 
 def is_read(op: str) -> bool:
-    """Whether the converter has a way to tell this op."""
+    """Returns whether the converter can recognise this op."""
     return op in KERNELS or op in AROUND
 
 
 def name_of(op: str, recorded: str) -> str:
-    """The name of a kernel that is read as the op, with the recorded one in it unless that would be misread."""
+    """Returns a kernel name that is read as the op; it contains the recorded name unless that would be misread."""
     if op in AROUND:
         return recorded if SEND_RECV in recorded else f"{SEND_RECV}: {recorded}"
     if KERNEL.search(recorded) and _is_read_as(op, recorded):
@@ -59,17 +59,17 @@ def _is_read_as(op: str, name: str) -> bool:
 
 
 def name_around(op: str) -> str | None:
-    """The name of the call that has to be around the op; None where there may be any."""
+    """Returns the name that the call around the op must have; None if any name will do."""
     return AROUND.get(op)
 
 
 def read_around(name: str) -> str | None:
-    """The op as which a send or receive is read that has a call of this name around it."""
+    """Returns the op as which the converter reads a send or receive inside a call of this name; None for neither."""
     return next((op for op in AROUND if op in name), None)
 
 
 def read_bytes(values: object, types: object) -> int | None:
-    """The bytes that the converter reads from inputs; None where they end it with an error."""
+    """Returns the bytes that the converter reads from inputs; None if they make it fail."""
     if not isinstance(values, list) or not isinstance(types, list):
         return None
     found = 0
@@ -84,17 +84,17 @@ def read_bytes(values: object, types: object) -> int | None:
 
 
 ROOT_ID, GROUPS_ID, FIRST_ID = 1, 2, 4
-"""Of the node that stands for all threads, where the converter begins; of the list of groups; and of the first call.
-Before each call an id is free, for a node around it."""
+"""Ids of the node that stands for all threads, where the converter begins; of the list of groups; and of the first
+call. Before the id of each call, one id is free for an added node around it."""
 ROOT = Node(id=ROOT_ID, name="[pytorch|profiler|execution_trace|thread]", scope=7)
 
 
 def write_linked(path: Path, execution: RankExecution, context: ExportContext,
                  to_common: Callable[[Integers], Integers]) -> Written:
-    """Writes the file of a rank; which dependencies there are the converter finds out.
+    """Writes the file of a rank. Dependencies are not written, because the converter finds them itself.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The file cannot be written.
     """
     linked = _Linked(execution=execution, context=context, communication=_communication(execution, context),
                      start=to_common(execution.graph.start_ns))
@@ -114,7 +114,7 @@ def write_linked(path: Path, execution: RankExecution, context: ExportContext,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call of communication."""
+    """A communication call."""
 
     op: str
     group: int | None
@@ -124,16 +124,16 @@ class _Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Linked:
-    """The nodes of a rank."""
+    """Creates the nodes of a rank."""
 
     execution: RankExecution
     context: ExportContext
     communication: Mapping[int, _Call]
-    """By place."""
+    """The communication calls by place."""
     start: Integers
 
     def nodes(self) -> Iterator[bytes]:
-        """The texts of all nodes, in the order in which they began."""
+        """Yields the texts of all nodes in order of start."""
         for place in range(len(self.execution.graph.name)):
             around = self._around(place)
             if around is not None:
@@ -141,7 +141,7 @@ class _Linked:
             yield self._node(place)
 
     def written(self) -> Written:
-        """What is in the file, as the converter takes it."""
+        """Counts what the converter finds in the file."""
         graph = self.execution.graph
         read = [one for one in self.communication.values() if is_read(one.op)]
         written = Written(
@@ -169,12 +169,12 @@ class _Linked:
         return _text(node, fields)
 
     def _on_device(self, place: int) -> bool:
-        """Whether the converter is to take it for work of a device, as it must for communication."""
+        """Returns whether the converter must take it for device work, which it also expects communication to be."""
         call = self.communication.get(place)
         return bool(self.execution.graph.type[place] >= NUM_HOST) or (call is not None and is_read(call.op))
 
     def _parent(self, place: int) -> int:
-        """Id of the node around it. The converter loses work of devices inside work of devices."""
+        """Returns the id of the enclosing node. The converter loses device work inside device work."""
         if self._needs_node(place):
             return place * 2 + FIRST_ID - 1
         above = self._above(place)
@@ -188,7 +188,7 @@ class _Linked:
         return issuer if self._is_read_in(call.op, issuer) else parent
 
     def _on_host(self, at: int, place: int) -> int:
-        """The place, or what is around it, that is on the host where the one below is on a device."""
+        """Returns `at` or the nearest call around it; the nearest one on the host if `place` is on a device."""
         while at >= 0 and self._on_device(place) and self._on_device(at):
             at = int(self.execution.graph.parent[at])
         return at
@@ -203,7 +203,7 @@ class _Linked:
         return call is not None and not self._is_read_in(call.op, self._above(place))
 
     def _around(self, place: int) -> bytes | None:
-        """A node by which the converter knows what is inside, where no call is."""
+        """Returns the added node by which the converter recognises the call inside it; None if a call does."""
         if not self._needs_node(place):
             return None
         name, above = name_around(self.communication[place].op), self._above(place)
@@ -223,7 +223,7 @@ def _communication(execution: RankExecution, context: ExportContext) -> dict[int
 
 
 def _sized(recorded: Values, num_bytes: int | None) -> Values:
-    """Inputs of which the converter adds up the bytes that were sent."""
+    """Returns inputs whose bytes, as the converter adds them up, are those that were sent."""
     found = _values(recorded)
     if num_bytes is None or read_bytes(found["values"], found["types"]) == num_bytes:
         return recorded if read_bytes(found["values"], found["types"]) is not None else Values()

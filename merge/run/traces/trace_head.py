@@ -62,7 +62,7 @@ _UNITS: list[str | None] = [None]
 
 @contextmanager
 def times_in(unit: str) -> Iterator[None]:
-    """Within the context, times of traces have this unit, `us` or `ns`; applies to the whole process."""
+    """Sets the unit of times in traces, `us` or `ns`, within the context; applies to the whole process."""
     _UNITS.append(unit)
     try:
         yield

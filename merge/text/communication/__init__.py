@@ -1,1 +1,1 @@
-"""Communication, and what delays it, in words, tables and rows of characters."""
+"""Shows communication, and what delays it, in words, tables and rows of characters."""

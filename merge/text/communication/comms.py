@@ -1,4 +1,4 @@
-"""`distprof comms` on one screen: costs, steps, culprits and doubts."""
+"""Prints the screen of `distprof comms`: costs, steps, culprits and doubts."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SHOWN_KINDS = 15
 SHOWN_MISMATCHES = 5
 SHOWN_UNEVEN = 3
 UNEVEN_FROM = 1.1
-"""From so many times the mean on, an exchange is uneven."""
+"""An exchange is uneven if a rank sends or receives at least this many times the mean."""
 MOST_RANKS = 16
-"""From more ranks on only the slowest, the median and the fastest have a row."""
+"""With more ranks, only the slowest, the median and the fastest have a row."""
 HEADER = ("step in ms", "step", *PARTS, "overlapped comm.")
 
 
@@ -43,8 +43,8 @@ def summarise(found: Findings, page: Page, whole_job: WatchState | None = None) 
 
     Args:
         found: What was found in the recorded steps.
-        page: Where to.
-        whole_job: What the watch noticed in all steps; None where nobody has looked.
+        page: Where to print.
+        whole_job: What the watch noticed in all steps; None if these were not analysed.
     """
     page.line(_head(found))
     for line in dead_lines(found.run.problems):
@@ -90,7 +90,7 @@ def _head(found: Findings) -> str:
 
 
 def dead_lines(problems: Iterable[Problem]) -> Iterator[str]:
-    """The rank that failed first, before those that failed because of it; else those that ended without a word."""
+    """Yields the rank that failed first, but not those that failed because of it; else those that ended silently."""
     failed = {one.rank: one.why for one in problems if isinstance(one, RankFailed)}
     for one in problems:
         if isinstance(one, RankFailed) or (isinstance(one, Unfinished) and (
@@ -99,7 +99,7 @@ def dead_lines(problems: Iterable[Problem]) -> Iterator[str]:
 
 
 def mismatch_lines(found: Findings) -> Iterator[str]:
-    """Ranks that disagree in what they call: jobs hang or compute nonsense because of it."""
+    """Yields ranks that disagree in what they call, which makes jobs hang or compute nonsense."""
     bad = found.collectives.filter(pl.col("mismatch").is_not_null(), pl.col("matched_by").is_not_null())
     for one in with_lists(bad.head(SHOWN_MISMATCHES)).iter_rows(named=True):
         step = "" if one["step"] is None else f" in step {one['step']}"
@@ -129,7 +129,7 @@ def _kinds(found: Findings, page: Page) -> None:
 
 
 def uneven_lines(exchanges: pl.DataFrame) -> Iterator[str]:
-    """`all_to_all of ep (0-3) is uneven: the rank that receives most gets 3.4 x the mean ...`, the worst first.
+    """Yields `all_to_all of ep (0-3) is uneven: the rank that receives most gets 3.4 x the mean ...`, the worst first.
 
     Args:
         exchanges: `UNEVEN`.
@@ -181,11 +181,11 @@ def _sum_of_parts(whole: str, usual: StepTime | None) -> str:
 
 
 def breakdown_rows(breakdown: pl.DataFrame, usual: StepTime | None = None) -> list[tuple[str, ...]]:
-    """What each rank spends a step on; cells under `HEADER`.
+    """Returns what each rank spends a step on, as cells under `HEADER`.
 
     Args:
         breakdown: See `step_breakdown`.
-        usual: The step time, of which these are the parts; None: as measured.
+        usual: The step time, of which these are the parts; None: times as measured.
     """
     ranks = parts_of_step(breakdown, usual)
     shown = [(f"rank {one['rank']}", one) for one in ranks]
@@ -227,7 +227,7 @@ def _culprits(found: Findings, analysis: Analysis, page: Page, whole_job: WatchS
 
 
 def doubts(found: Findings) -> Iterator[str]:
-    """What is inferred, unknown or uncertain."""
+    """Yields what is inferred, unknown or uncertain."""
     yield coverage_line(found.coverage)
     clock = found.clock
     unsure_ns = clock.pair_uncertainty_ns()
@@ -243,8 +243,8 @@ def doubts(found: Findings) -> Iterator[str]:
         yield ("clocks were never compared, so waits and late ranks marked with ? may only reflect clock "
                f"offsets{settled}")
     if counts.num_disagreeing:
-        yield (f"{some(counts.num_disagreeing)}: waits measured by clocks and by durations differ by more than their "
-               "combined uncertainty")
+        yield (f"{some(counts.num_disagreeing)}: on some rank, waits measured by clocks and by durations differ by "
+               "more than their combined uncertainty")
     if counts.num_without_end:
         yield (f"{some(counts.num_without_end)} have no known end on some rank, so wait and transfer are unknown "
                "there")
@@ -258,7 +258,7 @@ def doubts(found: Findings) -> Iterator[str]:
 
 
 def coverage_line(counts: Coverage) -> str:
-    """How many collectives were found on all their ranks."""
+    """Returns how many collectives were found on all their ranks."""
     if not counts.num_collectives:
         return "matched: nothing to match"
     methods = ", ".join(f"{number} by {method}" for method, number in counts.matched_by.items()) or "none"

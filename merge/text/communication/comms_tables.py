@@ -1,4 +1,4 @@
-"""Tables of `distprof comms` (--slowest, --matrix) and its data for --json, whose keys docs/comms.md describes."""
+"""Prints tables of `distprof comms` (--slowest, --matrix), and makes its data for --json; keys: docs/comms.md."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, duration, numbered, size
 
 MOST_RANKS = 16
-"""Ranks up to which the matrix shows all pairs."""
+"""Up to this many ranks, the matrix shows all pairs."""
 SHOWN_PAIRS = 20
 OF_RANK = ("rank", "enqueue_ns", "start_ns", "arrival_ns", "end_ns", "timed_by", "wait_ns", "transfer_ns",
            "clock_free_wait_ns", "clock_free_transfer_ns", "size_bytes", "module_path", "phase")
-"""Columns that a collective has once a rank."""
+"""Columns that a collective has once per rank."""
 OF_COLLECTIVE = (
     "collective", "step", "op", "group", "group_description", "group_ranks", "number", "size_bytes", "dtype", "peer",
     "asynchronous", "matched_by", "num_ranks", "complete", "mismatch", "arrival_spread_ns", "late_rank",
@@ -41,16 +41,16 @@ OF_COLLECTIVE = (
 )
 
 MOST_KEPT = 5000
-"""Calls of a run of many ranks that are listed."""
+"""Maximum number of calls that are listed for a run of many ranks."""
 
 
 def list_slowest(collectives: pl.DataFrame, number: int, clock: Clock, page: Page) -> None:
-    """Prints those in which a rank was longest, waiting included; the longest first.
+    """Prints the collectives in which a rank spent most time, including waiting; the longest first.
 
     Args:
-        collectives: As `per_collective` gives them.
+        collectives: As returned by `per_collective`.
         number: How many.
-        clock: Of the run.
+        clock: Clock of the run.
         page: Where to print.
     """
     if collectives.is_empty():
@@ -86,12 +86,12 @@ def _row(one: dict[str, Any], clock: Clock) -> tuple[str, ...]:
 
 
 def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], page: Page) -> None:
-    """Prints the table.
+    """Prints the matrix of bytes between ranks.
 
     Args:
-        between: As `bytes_between` gives it.
-        num_ranks: Of the job.
-        steps: Which are in it; none where all that was recorded is.
+        between: As returned by `bytes_between`.
+        num_ranks: Number of ranks of the job.
+        steps: The included steps; empty if everything recorded is included.
         page: Where to print.
     """
     if between.is_empty():
@@ -115,14 +115,14 @@ def show_matrix(between: pl.DataFrame, num_ranks: int, steps: Sequence[int], pag
             (f"rank {source}", f"rank {target}", size(num_bytes), str(num_ops), ", ".join(ops))
             for source, target, num_bytes, num_ops, ops in pairs.head(SHOWN_PAIRS).iter_rows()], left=2)
         page.line(f"... {max(len(pairs) - SHOWN_PAIRS, 0)} more of {len(pairs)} pairs: --json lists all")
-    # some numbers are exact, others assume how libraries usually do it
+    # some numbers are exact, others assume the usual algorithms of libraries
     for basis, ops, num_bytes in between.group_by("basis", maintain_order=True).agg(
             pl.col("op").unique(maintain_order=True), pl.col("num_bytes").sum()).sort("basis").iter_rows():
         page.line(f"{', '.join(ops)}: {'known' if basis == EXACT else basis}, {size(num_bytes)} in total")
 
 
 def comms_data(found: Findings) -> dict[str, Any]:
-    """All findings; what is unknown is None."""
+    """Returns all findings; unknown values are None."""
     run, analysis, has_rows = found.run, found.analysis, found.has_rows
     return {
         "format": FORMAT, "kind": run.kind, "run_id": run.run_id, "world_size": run.world_size,
@@ -154,13 +154,13 @@ def comms_data(found: Findings) -> dict[str, Any]:
 
 
 def culprit_data(one: Culprit) -> dict[str, Any]:
-    """One of `culprits`."""
+    """Returns an entry of `culprits`."""
     causes = [{**asdict(why), "ratio": why.ratio} for why in one.causes]
     return {**asdict(one), "share": one.share, "certain": one.certain, "causes": causes}
 
 
 def _longest(collectives: pl.DataFrame, number: int) -> pl.DataFrame:
-    """Calls in which a rank was longest; a million are not copied for it."""
+    """Returns the calls in which a rank spent most time, without copying a million rows."""
     order = pl.arg_sort_by("longest_ns", "collective", descending=[True, False], nulls_last=True)
     return collectives[collectives.select(order).to_series().head(number)]
 

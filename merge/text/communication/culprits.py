@@ -1,4 +1,4 @@
-"""Culprits in sentences: which ranks delay the job, why, and what fixing them would gain."""
+"""Describes culprits in sentences: which ranks delay the job, why, and what fixing them would gain."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from distprof.merge.totals.step_time import StepTime
 from distprof.units import counted, percent, si
 
 NEEDED = 3
-"""Steps that it takes to tell habit from chance."""
+"""Minimum number of steps to distinguish a pattern from chance."""
 CAUSES = 3
-"""Causes of a culprit that are listed."""
+"""Number of causes that are listed per culprit."""
 HOSTS = 3
-"""With too few processors that have a line each."""
+"""Number of hosts with too few processors that get a line each."""
 NONE_NAMED = re.compile("^No straggler( named)?(?=:)")
-"""How lines begin that may mislead where somebody is slow in other steps."""
+"""Matches the beginning of lines that may mislead if some rank is slow in other steps."""
 LITTLE = 0.005
-"""Of a step; less than this is nothing."""
+"""Gains below this share of a step count as nothing."""
 UNKNOWN = "cause unknown: these steps have no timeline"
 UNMARKED = "cause unknown: no module or annotation in its trace tells what that time belongs to"
 _UNSEEN: Mapping[Blind, str] = {
@@ -51,19 +51,20 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
                   num_causes: int = CAUSES, missing: Sequence[int] = (),
                   usual: StepTime | None = None, slow_groups: Sequence[SlowGroup] = (),
                   slow_later: bool = False) -> Iterator[str]:
-    """Lines of each culprit: whom it delays, by how much and why, and what fixing it would gain; or why none is named.
+    """Yields, for each culprit, whom it delays, by how much and why, and what fixing it would gain; or why none is
+    named.
 
     Args:
-        culprits: Those whose fix gains most first, each given that those before them are fixed.
-        ranks: All that were recorded.
+        culprits: The largest gain first; each is judged as if those before it were fixed.
+        ranks: All ranks that were recorded.
         blind: Why delays could not be seen.
-        crowded: Hosts all of whose ranks waited for processors.
-        shifting: Lateness of another rank in each step.
-        num_causes: Causes that are listed of each.
-        missing: Ranks of the job that are not there.
+        crowded: Hosts whose ranks all waited for processors.
+        shifting: Lateness of a different rank in each step.
+        num_causes: Number of causes listed per culprit.
+        missing: Ranks of the job that are missing.
         usual: The step time, of which gains are parts; None: as measured.
         slow_groups: Groups that move data more slowly than others.
-        slow_later: Whether the watch of the whole job found somebody slow in other steps than those looked at here.
+        slow_later: Whether the watch of the whole job found slow ranks in other steps than those analysed here.
     """
     for line in _late(culprits, ranks, blind, crowded=crowded, shifting=shifting, num_causes=num_causes,
                       missing=missing, usual=usual):
@@ -73,7 +74,7 @@ def culprit_lines(culprits: Sequence[Culprit], ranks: Collection[int], blind: Bl
 
 
 def slow_group_lines(one: SlowGroup) -> Iterator[str]:
-    """`The link between hosts a and b is slow: all_reduce of ranks 0 and 8 ...`, and what that costs."""
+    """Yields `The link between hosts a and b is slow: all_reduce of ranks 0 and 8 ...`, and what that costs."""
     moving, others = in_one_unit(one.moving_ns, one.of_others_ns)
     groups = rank_list(one.groups[0]) + (f" and {counted(len(one.groups) - 1, 'more group')}" if one.groups[1:] else "")
     what = {1: f"Host {one.hosts[0]} moves data slowly" if one.hosts else ""}.get(len(one.hosts), (
@@ -114,11 +115,11 @@ def _late(culprits: Sequence[Culprit], ranks: Collection[int], blind: Blind | No
 
 
 def at_step_time(culprits: Sequence[Culprit], usual: StepTime | None) -> list[Culprit]:
-    """Culprits with times as parts of the step time, in place of parts of the steps that were looked at.
+    """Rescales culprits' times from the analysed steps to the step time.
 
-    A rank that is late now and then keeps its times: of steps of two kinds the step time is that of one.
+    A rank that is late only in some steps keeps its times, because the step time is that of one kind of steps.
     """
-    # the step of each is the one that is left once those in front of it are fixed
+    # a culprit's `step_ns` is what remains once those before it are fixed
     whole_ns = max((one.step_ns for one in culprits), default=None)
     return [one if usual is None or not _is_always_late(one) else _scaled(one, usual.scale(whole_ns))
             for one in culprits]
@@ -151,7 +152,7 @@ def _nobody(missing: Sequence[int]) -> str:
 
 
 def _crowded(hosts: Sequence[CrowdedHost]) -> Iterator[str]:
-    """`CPU oversubscribed on host X: ranks were runnable but not running 12.0 % of the time, ...`."""
+    """Yields `CPU oversubscribed on host X: ranks were runnable but not running 12.0 % of the time, ...`."""
     waited, so = "ranks were runnable but not running", "of the time, so lateness may be noise"
     if len(hosts) > HOSTS:
         shares = sorted(one.queued_ratio for one in hosts)
@@ -163,13 +164,13 @@ def _crowded(hosts: Sequence[CrowdedHost]) -> Iterator[str]:
 
 def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *,
              num_causes: int = CAUSES) -> Iterator[str]:
-    """Lines of one culprit.
+    """Yields the lines of one culprit.
 
     Args:
-        one: It is certain.
-        certain: All that are, it among them.
-        ranks: All that were recorded.
-        num_causes: At most so many causes are named.
+        one: A certain culprit.
+        certain: All certain culprits, including this one.
+        ranks: All ranks that were recorded.
+        num_causes: Maximum number of causes that are named.
     """
     chance = "" if one.p_value is None else f"; {chance_words(one.p_value)}"
     yield f"{_delay(one, ranks)}{_hidden(one, certain)}: {_why(one)}{chance}"
@@ -178,19 +179,19 @@ def lines_of(one: Culprit, certain: Sequence[Culprit], ranks: Collection[int], *
 
 
 def subject(one: Culprit) -> str:
-    """`Rank 2`; `Host node5 (ranks 40-47)` where all of its ranks are late."""
+    """Returns `Rank 2`, or `Host node5 (ranks 40-47)` if all of its ranks are late."""
     return f"Rank {one.rank}" if one.host is None else f"Host {one.host} ({rank_list(one.together)})"
 
 
 def unseen(blind: Blind) -> str:
-    """Why delays cannot be seen."""
+    """Returns why delays cannot be seen."""
     return _UNSEEN[blind]
 
 
 def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *,
                      missing: Sequence[int] = (), num_causes: int = CAUSES,
                      usual: StepTime | None = None, slow_later: bool = False) -> Iterator[str]:
-    """The same from `communication`, `ranks` and `missing_ranks` of `summary.json`."""
+    """Yields the same lines from `communication`, `ranks` and `missing_ranks` of `summary.json`."""
     return culprit_lines(msgspec.convert(communication["culprits"], list[Culprit]), ranks, communication["blind"],
                          crowded=msgspec.convert(communication.get("crowded", []), list[CrowdedHost]),
                          shifting=msgspec.convert(communication.get("shifting"), ShiftingLateness | None),
@@ -200,7 +201,7 @@ def lines_of_summary(communication: Mapping[str, Any], ranks: Collection[int], *
 
 
 def _doubt(one: Culprit) -> Iterator[str]:
-    """Why the rank whose fix would gain most is not called late; which one it is, where more steps would tell."""
+    """Yields why the rank with the largest gain is not called late; and which one it is, if more steps may tell."""
     num_steps, fixing = len(one.excess_ns), "fixing the slowest rank would save"
     if one.p_value is None:
         yield (f"No straggler named: at least {NEEDED} steps are needed to rule out chance, and only {num_steps} "
@@ -226,7 +227,7 @@ def _doubt(one: Culprit) -> Iterator[str]:
 
 
 def _saved(one: Culprit, *, error: bool = False) -> str:
-    """The gain, if wanted with its error; of one that is not above its error only that."""
+    """Returns the gain, with its error if wanted; only the error if the gain does not exceed it."""
     error_ns = one.gain_error_ns or 0.0
     if one.gain_ns <= error_ns:
         return f"less than can be measured (± {brief(error_ns)})" if error_ns else "nothing"
@@ -234,7 +235,7 @@ def _saved(one: Culprit, *, error: bool = False) -> str:
 
 
 def _delay(one: Culprit, ranks: Collection[int]) -> str:
-    """`Rank 2 delays every step by 14.8 ms (31.0 %)`."""
+    """Returns `Rank 2 delays every step by 14.8 ms (31.0 %)`."""
     whose = "" if set(one.delayed) == set(ranks) else f" of {rank_list(one.delayed)}"
     number, num_steps = len(one.late_steps), len(one.excess_ns)
     if _is_always_late(one):
@@ -250,7 +251,7 @@ def _delay(one: Culprit, ranks: Collection[int]) -> str:
 
 
 def _hidden(one: Culprit, certain: Sequence[Culprit]) -> str:
-    """What it would gain once the others are fixed, where that is much more."""
+    """Returns what fixing it would gain once the others are fixed, if that is much more."""
     if len(certain) < 2 or one.last_gain_ns < 2 * one.gain_ns or one.last_gain_ns < MATERIAL * one.step_ns:
         return ""
     others = sorted(rank for other in certain if other is not one for rank in other.ranks)
@@ -272,7 +273,7 @@ def _little(gain_ns: float, one: Culprit) -> str:
 
 
 def _why(one: Culprit) -> str:
-    """The largest cause; where no timeline shows one, how to record a timeline of steps in which the rank is late."""
+    """Returns the largest cause; without a timeline that shows it, how to record one while the rank is late."""
     first = one.causes[0] if one.causes else None
     if first is None or first.kind != "unknown" or first.where is not None:
         return "cause unknown" if first is None else cause(first)
@@ -281,7 +282,7 @@ def _why(one: Culprit) -> str:
 
 
 def cause(one: Cause) -> str:
-    """What the rank spends its time on, and what its peers do."""
+    """Returns what the rank spends its time on, and what its peers do."""
     if one.kind == "unknown":
         return UNKNOWN if one.where is None else UNMARKED
     if one.kind == "core":
@@ -295,7 +296,7 @@ def cause(one: Cause) -> str:
 
 
 def _line(one: Cause) -> str:
-    """`, 240 ms more at train.py:46 get_batch`; of coarse samples, no more than what the line is part of."""
+    """Returns `, 240 ms more at train.py:46 get_batch`; never more than the whole cause, as samples are coarse."""
     line = one.line
     if line is None:
         return ""

@@ -1,4 +1,4 @@
-"""The part of `distprof comms` and `waits` about devices: what their steps are spent on, why they are idle; as data."""
+"""Shows devices in `distprof comms` and `waits`: how they spend their steps, why they are idle; also as data."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from distprof.reporters.page import Page
 from distprof.units import UNKNOWN, counted, duration, numbered, percent
 
 MOST_RANKS = 16
-"""From more devices on only the slowest, the median and the fastest have a row."""
+"""With more devices, only the slowest, the median and the fastest have a row."""
 MOST_STREAMS = 8
 NAME_LETTERS = 60
 NAMED = 4
-"""Things that hosts do meanwhile that are named."""
+"""Number of host activities that are named for the idle time of devices."""
 NO_SLICE = "unknown"
 NAMED_LINES, NAMED_CALLS = 2, 3
 IN_CALLS = 0.02
-"""Share of a step from which on a call of the runtime is named."""
+"""Runtime calls are named from this share of a step on."""
 UNEVEN = 1.5
-"""From so many times the mean on, the rank with most is named."""
+"""The rank with the largest value is named if it is at least this many times the mean."""
 ENOUGH_SAMPLES = 3
-"""From so many samples on, lines are named."""
+"""Lines are named from this many samples on."""
 LONGER = 1.1
-"""From so many times the step time on, the work of a device does not fit into it; profilers hardly slow kernels."""
+"""The device's work exceeds the step time if it is at least this many times as long; profilers hardly slow kernels."""
 LEAST = 0.005
-"""Smallest part of a step with which a cause has a column, and an activity is named."""
+"""Causes get a column, and activities are named, from this share of a step on."""
 HEADER = ("device step in ms", "step", *PARTS, "overlapped comm.")
 TITLES = {"host": "host late", "sync": "synchronising", "stream": "other stream", "latency": "latency",
           "unshown": "not shown", "unsent": "launch unknown", "unasked": "no command"}
-"""Of columns, by cause."""
+"""Cause -> title of its column."""
 WHY = {
     "host": "host late: the host had not launched the next command yet",
     "sync": "synchronising: the host could not launch it, because it waited for the device",
@@ -64,13 +64,13 @@ OF_STREAM = {"running_ns": "runs", "for_communication_ns": "communication", "for
 
 def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None = None,
                       without_kernels: Sequence[int] = ()) -> None:
-    """What the step of each device is spent on, and why it is idle.
+    """Prints what the step of each device is spent on, and why it is idle.
 
     Args:
-        devices: What they did in the steps that are shown; there is at least one step.
-        page: Where it goes.
+        devices: What they did in the shown steps; there is at least one step.
+        page: Where to print.
         usual: The step time.
-        without_kernels: Ranks that exchange data though no kernel communicates.
+        without_kernels: Ranks that exchange data although no kernel communicates.
     """
     silent = pl.col("rank").is_in(list(without_kernels))
     rows = mean_device_steps(devices).with_columns(pl.when(~silent).then(pl.col("waiting_ns", "moving_ns")))
@@ -90,7 +90,7 @@ def show_device_steps(devices: DeviceSteps, page: Page, usual: StepTime | None =
 
 
 def alike_lines(devices: DeviceSteps) -> Iterator[str]:
-    """Kernels of which a reader should know that they count as computing."""
+    """Yields kernels that look like communication but count as computing."""
     rows = devices.alike.group_by("name").agg(pl.col("calls", "time_ns").sum()).sort("time_ns", "name",
                                                                                       descending=[True, False])
     if rows.is_empty():
@@ -102,11 +102,11 @@ def alike_lines(devices: DeviceSteps) -> Iterator[str]:
 
 
 def without_profiler(rows: pl.DataFrame, usual: StepTime) -> str:
-    """How long steps are without the profiler; or that this cannot be, as the device alone works longer.
+    """Returns how long steps are without the profiler, or that the device is busy for longer than that.
 
     Args:
-        rows: Of `mean_device_steps`.
-        usual: The step time, by steps without the profiler.
+        rows: Rows of `mean_device_steps`.
+        usual: The step time, from steps without the profiler.
     """
     busy_ns: Any = (rows["device_step_ns"] - rows["idle_ns"]).mean()
     if busy_ns > LONGER * usual.time_ns:
@@ -117,10 +117,10 @@ def without_profiler(rows: pl.DataFrame, usual: StepTime) -> str:
 
 
 def idle_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`device step 58.3 ms, 81.0 % idle: host late 79.6 %, latency 1.3 %`, mean over devices.
+    """Returns `device step 58.3 ms, 81.0 % idle: host late 79.6 %, latency 1.3 %`, mean over devices.
 
     Args:
-        rows: Of `mean_device_steps`.
+        rows: Rows of `mean_device_steps`.
     """
     whole = sum(one["device_step_ns"] for one in rows)
     share = {cause: sum(one[f"{cause}_idle_ns"] for one in rows) / max(whole, 1) for cause in CAUSES}
@@ -131,7 +131,7 @@ def idle_words(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show_idleness(devices: DeviceSteps, page: Page) -> None:
-    """Why devices are idle, and what streams wait for where there are several."""
+    """Prints why devices are idle, and what streams wait for if there are several."""
     rows = mean_device_steps(devices)
     step_ns = max(float(rows["device_step_ns"].mean() or 0), 1.0)  # type: ignore[arg-type]
     shown = [cause for cause in CAUSES if (rows[f"{cause}_idle_ns"] / step_ns).max() >= LEAST]  # type: ignore[operator]
@@ -147,7 +147,7 @@ def show_idleness(devices: DeviceSteps, page: Page) -> None:
 
 
 def definitions(devices: DeviceSteps) -> Iterator[str]:
-    """What the table of steps is of, and what is not in it."""
+    """Yields what the table of steps covers, and what it leaves out."""
     steps = counted_steps(devices.steps)
     parts = ("waiting and moving: kernels that communicate while nothing is computed; copies: copies and fills while "
              "no kernel runs; idle: nothing runs")
@@ -168,7 +168,7 @@ def definitions(devices: DeviceSteps) -> Iterator[str]:
 
 
 def outside_lines(devices: DeviceSteps) -> Iterator[str]:
-    """Commands that are in no step."""
+    """Yields commands that are in no step."""
     unsent, unsent_ns, outside, outside_ns, lost = devices.outside.select(
         "unsent", "unsent_ns", "outside", "outside_ns", "lost").sum().row(0)
     found = [(unsent, unsent_ns, "whose launch is unknown"),
@@ -181,8 +181,8 @@ def outside_lines(devices: DeviceSteps) -> Iterator[str]:
 
 
 def idle_lines(devices: DeviceSteps) -> Iterator[str]:
-    """What is known beside the causes: what hosts do meanwhile, what a synchronisation costs, where graphs begin; and
-    how much the profiler lost."""
+    """Yields what is known besides the causes: what hosts do meanwhile, costs of synchronisation, starts of CUDA
+    graphs, and what the profiler lost."""
     yield from _meanwhile(devices)
     means = mean_device_steps(devices).mean().row(0, named=True)
     least = LEAST * (means["device_step_ns"] or 1)
@@ -196,7 +196,7 @@ def idle_lines(devices: DeviceSteps) -> Iterator[str]:
 
 
 def doubts_of(devices: DeviceSteps) -> Iterator[str]:
-    """Why idle times or their causes may be wrong."""
+    """Yields why idle times or their causes may be wrong."""
     early, early_ns = devices.outside.select(pl.col("early").sum(), pl.col("early_ns").max()).row(0)
     if early:
         yield (f"{counted(early, 'command')} began ahead of the launching call, by up to {duration(early_ns)}: clocks "
@@ -209,7 +209,7 @@ def doubts_of(devices: DeviceSteps) -> Iterator[str]:
 
 
 def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
-    """What hosts do while they are late, by slices and by samples."""
+    """Yields what hosts do while they are late, according to slices and to samples."""
     named = [row for row in host_meanwhile(devices, with_modules=False).head(NAMED).iter_rows(named=True)
              if row["ratio"] >= LEAST]
     if any(row["kind"] is not None for row in named):
@@ -232,13 +232,13 @@ def _meanwhile(devices: DeviceSteps) -> Iterator[str]:
 
 
 def _most(row: Mapping[str, Any]) -> str:
-    """The rank that does much more of it than the mean."""
+    """Returns the rank that does much more of it than the mean."""
     much = row["most_ns"] >= UNEVEN * row["idle_ns"]
     return f"; rank {row['most_rank']} {duration(row['most_ns'])}" if much else ""
 
 
 def host_work(kind: str, where: str | None) -> str:
-    """`backward`, `the optimizer`, `between backward and optimizer`."""
+    """Returns `backward`, `the optimizer`, `between backward and optimizer`."""
     return where if kind == "host" and where is not None else work_name(kind, where)
 
 
@@ -301,7 +301,7 @@ def _part(one: Mapping[str, Any], name: str) -> str:
 
 
 def devices_data(devices: DeviceSteps) -> dict[str, Any]:
-    """The mean step of each device, each step, its streams, and what hosts do while devices wait for them."""
+    """Returns the mean step of each device, each step, its streams, and what hosts do while devices wait for them."""
     return {"steps": mean_device_steps(devices).to_dicts(), "by_step": devices.steps.to_dicts(),
             "streams": mean_streams(devices), "host_meanwhile": host_meanwhile(devices).to_dicts(),
             "calls_meanwhile": calls_meanwhile(devices).to_dicts(),

@@ -1,4 +1,4 @@
-"""Where a job got stuck, and one that hangs now, in sentences; also by dumps of torch's flight recorder alone."""
+"""Describes where a job got stuck, or hangs, in sentences; also from dumps of torch's flight recorder alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distprof.reporters.page import Page
 from distprof.units import counted
 
 AT_ONCE_NS = 1_000_000_000
-"""A rank that had waited for less may just have been ended there."""
+"""A rank that had waited for less time may just have been ended there."""
 SHOWN = 8
 SHOWN_GROUPS = 4
 WITHOUT_REPORT: dict[Doing, str] = {
@@ -32,11 +32,12 @@ WITHOUT_REPORT: dict[Doing, str] = {
 
 
 def hang_lines(found: Hangs, *, but_victims: bool = False) -> Iterator[str]:
-    """Collectives that hang and the ranks that are missing in them, then all ranks that are in none of these.
+    """Yields collectives that hang and the ranks missing in them, then all ranks that are in none of these.
 
     Args:
         found: What the ranks reported.
-        but_victims: Another rank is known to have failed first: those whose communication failed then are left out.
+        but_victims: Whether another rank is known to have failed first; then ranks whose communication failed are left
+            out.
     """
     named: set[int] = set()
     waits = {rank: hang for hang in found.hangs for rank in hang.waiting}
@@ -87,7 +88,7 @@ def _differences(values: dict[str, list[int]], verb: str) -> str:
 
 
 def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mapping[int, Hang]) -> str:
-    """Where they are instead, which may be another collective; ranks at one place are grouped."""
+    """Returns where ranks are instead, which may be another collective; ranks at one place are grouped."""
     at: dict[str, list[int]] = {}
     for rank in ranks:
         where = place(standing[rank]) + (f", in {_called(waits[rank])}" if rank in waits else "")
@@ -102,7 +103,7 @@ def _places(ranks: Sequence[int], standing: Mapping[int, Standing], waits: Mappi
 
 
 def place(one: Standing) -> str:
-    """`at train.py:57 in load_batch, forward of layers.1`; by a dump `last seen at ...`: where it last communicated."""
+    """Returns `at train.py:57 in load_batch, forward of layers.1`, or from a dump `last seen at ...`: its last call."""
     if one.frame is None:
         return "last seen at an unknown line" if one.at_last_call else "at an unknown line"
     found = f"at {file_name(one.frame.file)}:{one.frame.line} in {one.frame.function}"
@@ -133,7 +134,7 @@ class Dumps:
 
 
 def dumps_alone(path: Path) -> Dumps | None:
-    """The dumps at a path; None where there are none, or a run or traces that say more.
+    """Reads the dumps at a path; None if there are none, or if there is a run or traces, which say more.
 
     Raises:
         DataError: None of them can be read.
@@ -152,7 +153,7 @@ def dumps_alone(path: Path) -> Dumps | None:
 
 
 def dumps_text(found: Dumps, *, as_json: bool) -> str:
-    """Where the job got stuck, as lines or as `stuck` of `comms --json`."""
+    """Returns where the job got stuck, as lines or as `stuck` of `comms --json`."""
     if as_json:
         return json.dumps({
             "format": FORMAT, "kind": "flight_recorder", "world_size": found.world_size, "ranks": found.ranks,
@@ -176,16 +177,16 @@ def _dump_lines(found: Dumps) -> Iterator[str]:
 
 def standstill_lines(found: Standstill, stuck: Mapping[int, Stuck], doing: Mapping[int, Doing],
                      since_ns: int) -> list[str]:
-    """First what the job hangs in, then where all ranks are.
+    """Returns first what the job hangs in, then where all ranks are.
 
     Args:
-        found: That it hangs.
-        stuck: Where ranks are, of those that told.
+        found: The standstill.
+        stuck: Where ranks are, for those that reported.
         doing: What each rank does.
         since_ns: How long no step has ended.
     """
     told = list(hang_lines(found.hangs)) if found.hangs.hangs else []
-    said = {rank for one in found.hangs.hangs for rank in one.unknown}  # that they left no report
+    said = {rank for one in found.hangs.hangs for rank in one.unknown}  # their lines say that they left no report
     missing = [f"rank {rank} {WITHOUT_REPORT[doing[rank]]}" for rank in sorted(doing)
                if rank not in stuck and not (rank in said and doing[rank] == "unknown")]
     if told:

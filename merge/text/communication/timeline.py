@@ -1,6 +1,6 @@
-"""`distprof comms --timeline`: each step drawn on one time axis, each collective on its own.
+"""Draws `distprof comms --timeline`: each step on one time axis, each collective on its own.
 
-A rank is a row of characters below a ruler of time.
+A rank is a row of characters below a time ruler.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from distprof.reporters.page import Page
 from distprof.units import duration, size
 
 EACH = 10
-"""Collectives of a step that are drawn one by one, at most."""
+"""If a step has at most this many collectives, each of them is drawn as well."""
 MOST_RANKS = 32
-"""Ranks that have a row, at most."""
+"""Maximum number of ranks with a row."""
 NARROWEST = 20
 LETTERS = {op.name: op.letter for op in ROWS}
 OTHER = "#"
-"""Letter of an op that has none."""
+"""Letter of ops without a letter of their own."""
 IDLE, ARRIVAL, WAITING, INSIDE, NO_END = ".", ">", "~", "=", "?"
 MEANING = {
     ARRIVAL: "arrival", WAITING: "waiting for another rank", INSIDE: "in it, waiting or moving",
     NO_END: "end unknown",
 }
 STYLES = {IDLE: "dim", ARRIVAL: "bold", WAITING: "yellow", INSIDE: "cyan", NO_END: "red"}
-"""Of letters that are not here: green."""
+"""Letter -> style; other letters are green."""
 TICK_COLUMNS = 12
-"""Least distance of two ticks of a ruler."""
+"""Minimum distance of two ticks of a ruler, in characters."""
 
 
 def draw_timeline(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> None:
-    """Steps in their order, and in each the collectives; where there are many, steps only."""
+    """Draws steps in order, and for each its collectives; if there are many, only the step."""
     if rows["arrival_ns"].is_null().all():
         page.line("no timeline: arrival times are unknown")
         return
@@ -94,7 +94,7 @@ def _draw_collective(rows: pl.DataFrame, run: Run, clock: Clock, page: Page) -> 
 
 
 def collective_line(one: dict[str, Any], unsure_ns: int | None) -> str:
-    """A collective in a line: `all_reduce #3 of mesh_dp (0-3), ...`."""
+    """Returns a collective as one line: `all_reduce #3 of mesh_dp (0-3), ...`."""
     parts = [f"{one['op']} #{one['number']}" if one["number"] is not None else one["op"]]
     parts[0] += f" of {group_label(one['group'], one['group_description'], one['group_ranks'])}"
     if one["phase"] or one["module_path"] is not None:
@@ -109,14 +109,14 @@ def collective_line(one: dict[str, Any], unsure_ns: int | None) -> str:
 
 
 def issued_in(one: dict[str, Any]) -> str:
-    """`backward of layers.1`."""
+    """Returns `backward of layers.1`."""
     where = one["module_path"]
     return " of ".join(filter(None, (one["phase"] or ("-" if where is None else ""),
                                      None if where is None else where or "(root)")))
 
 
 def gigabytes(rate: float | None) -> str:
-    """Bytes a second in GB/s, 1e9, three digits."""
+    """Returns a rate in bytes/s as GB/s (1e9), with three digits."""
     if rate is None:
         return "-"
     value = rate / 1e9
@@ -137,7 +137,7 @@ def _notes(rows: pl.DataFrame, one: dict[str, Any], unsure_ns: int | None) -> It
 
 
 def _shown(rows: pl.DataFrame, ranks: Sequence[int]) -> tuple[list[int], str]:
-    """Ranks that have a row; of many, the first and the last to come."""
+    """Returns the ranks that have a row; of many, the first and the last to arrive."""
     if len(ranks) <= MOST_RANKS:
         return list(ranks), ""
     order = rows.filter(pl.col("rank").is_in(list(ranks))).group_by("rank").agg(
@@ -167,7 +167,7 @@ def _draw(page: Page, axis: Axis, lines: Sequence[tuple[str, str, str]], rows: p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """Time from left to right."""
+    """Maps time to columns, from left to right."""
 
     start_ns: int
     end_ns: int
@@ -175,15 +175,15 @@ class Axis:
 
     @property
     def span_ns(self) -> int:
-        """At least 1."""
+        """Length of the axis in ns, at least 1."""
         return max(self.end_ns - self.start_ns, 1)
 
     def cell(self, at_ns: int) -> int:
-        """The column of an instant."""
+        """Returns the column of a point in time."""
         return min(max(int((at_ns - self.start_ns) * self.width // self.span_ns), 0), self.width - 1)
 
     def ruler(self) -> str:
-        """Ticks with the time since the start: `|0        |5 ms     |10 ms`."""
+        """Returns ticks with the time since the start: `|0        |5 ms     |10 ms`."""
         least_ns = self.span_ns * TICK_COLUMNS / self.width
         ticks = (factor * 10 ** power for power in count() for factor in (1, 2, 5))
         line = ""
@@ -201,7 +201,7 @@ def _since(ns: int) -> str:
 
 
 def time_axis(rows: pl.DataFrame, width: int) -> Axis | None:
-    """From the first arrival to the last end; None where no arrival is known."""
+    """Returns an axis from the first arrival to the last end; None if no arrival is known."""
     start, end = rows["arrival_ns"].min(), rows.select(pl.max_horizontal("arrival_ns", "end_ns").max()).item()
     if not isinstance(start, int):
         return None
@@ -209,18 +209,18 @@ def time_axis(rows: pl.DataFrame, width: int) -> Axis | None:
 
 
 def bars(rows: pl.DataFrame, ranks: Sequence[int], axis: Axis, *, arrivals: bool) -> dict[int, str]:
-    """A row of characters per rank.
+    """Returns a row of characters per rank.
 
     Args:
-        rows: `MERGED_COLLECTIVES`, of what is drawn.
-        ranks: Whose rows are wanted.
-        axis: Time of each column.
-        arrivals: Mark where a rank came.
+        rows: `MERGED_COLLECTIVES` of what is drawn.
+        ranks: Ranks whose rows are wanted.
+        axis: The time axis.
+        arrivals: Whether to mark when a rank arrived.
     """
     cells = {rank: [IDLE] * axis.width for rank in ranks}
     known = rows.filter(pl.col("arrival_ns").is_not_null(), pl.col("rank").is_in(list(cells))).sort("arrival_ns")
     moments = known.select("rank", "op", "arrival_ns", "wait_ns", "end_ns").rows()
-    # of several at once, moving is seen before waiting, and arriving before both
+    # where several overlap, moving is drawn over waiting, and arrivals over both
     for rank, _, arrival, wait, end in moments:
         if wait:
             _paint(cells[rank], axis, arrival, min(arrival + wait, end), WAITING)
@@ -244,7 +244,7 @@ def _paint(cells: list[str], axis: Axis, start_ns: int, end_ns: int, letter: str
 
 
 def legend(ops: Sequence[str], drawn: str) -> str:
-    """What the characters mean, of those that are there."""
+    """Returns the meaning of the characters that occur."""
     letters: dict[str, list[str]] = {}
     for op in ops:
         letters.setdefault(LETTERS.get(op, OTHER), []).append(op)

@@ -1,1 +1,1 @@
-"""What `distprof diff` says, in text, JSON, Markdown and HTML."""
+"""The output of `distprof diff` as text, JSON, Markdown and HTML."""

@@ -1,4 +1,4 @@
-"""Limits of `diff --fail-if` in sentences, and how the command ends by them."""
+"""Describes limits of `diff --fail-if` in sentences, and decides how the command ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from distprof.errors import BeyondLimit, CannotTell, DistprofError
 from distprof.merge.difference.limits import Judged
 
 REMEDIES = {"memory": "; record it with --steps memory=1"}
-"""How to record what is unknown."""
+"""Quantity -> how to record it if it is unknown."""
 NOT_JUDGED = {"cpu_time": "the sides were short of CPU time to different degrees, or one run per side does not show "
                           "the variation"}
-"""Why a quantity has no interval, where it is not as for others."""
+"""Quantities that have no interval for special reasons -> these reasons."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Answer:
     text: str
     limits: Sequence[Judged]
     error: DistprofError | None
-    """None where all is within the limits."""
+    """None if everything is within the limits."""
 
 
 def error_of(judged: Sequence[Judged]) -> DistprofError | None:
-    """What is beyond its limit comes before what one cannot tell; None where all is within."""
+    """Returns an error for limits that are exceeded, else for those that cannot be judged; None if all hold."""
     for kind, outcomes in ((BeyondLimit, ("beyond",)), (CannotTell, ("unsure", "missing"))):
         lines = [limit_line(one) for one in judged if one.outcome in outcomes]
         if lines:
@@ -35,7 +35,7 @@ def error_of(judged: Sequence[Judged]) -> DistprofError | None:
 
 
 def limit_line(judged: Judged) -> str:
-    """One limit in a sentence."""
+    """Returns one limit as a sentence."""
     limit, change = judged.limit, judged.change
     if judged.outcome == "missing" or change is None:
         return (f"{limit.text}: cannot tell: {limit.what} is unknown on at least one side"

@@ -1,4 +1,4 @@
-"""What `distprof diff` says: sentences and tables, which text, Markdown and HTML share."""
+"""Makes the content of `distprof diff`, sentences and tables, which text, Markdown and HTML share."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from distprof.terminal import quoted, quoted_all
 from distprof.units import UNKNOWN, duration, si, size
 
 TOP = 10
-"""Rows of a table that are shown."""
+"""Number of rows of a table that are shown."""
 LONG = 40
-"""Characters from which of two texts only what differs is shown."""
+"""If one of two texts has more characters, only the differences are shown."""
 TIMES = ("base", "new", "change", "interval", "")
 VERDICTS = {"changed": "changed", "noise": "noise", "same": "", "unknown": "?", "added": "added", "removed": "removed"}
 COUNTS = {"params": "model parameters", "stored_params": "parameters stored", "fwd_flops": "forward FLOPs",
@@ -41,7 +41,7 @@ FLOPS_PER: Mapping[Unit, str] = {"samples": "FLOPs per sample", "elements": "FLO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table with what is said about it."""
+    """A table with remarks about it."""
 
     title: str
     header: Sequence[str]
@@ -49,12 +49,12 @@ class Section:
     """The first cell is a name."""
     remarks: Sequence[str] = ()
     bars: Sequence[float] = ()
-    """Of each row, its part of the largest change, from -1 to 1."""
+    """For each row, its change relative to the largest one, from -1 to 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """All that is said."""
+    """Everything that is shown."""
 
     title: str
     headlines: Sequence[str]
@@ -64,7 +64,7 @@ class Document:
 
 
 def document(found: Difference, judged: Sequence[Judged], *, top: int = TOP) -> Document:
-    """Everything that is shown of a difference."""
+    """Returns everything that is shown about a difference."""
     runs = [quoted_all([run.path for run in side]) for side in (found.base, found.new)]
     return Document(title=f"base {runs[0]}, new {runs[1]}", headlines=list(headlines(found)),
                     sections=list(_sections(found, top)), notes=list(_notes(found)),
@@ -72,7 +72,7 @@ def document(found: Difference, judged: Sequence[Judged], *, top: int = TOP) -> 
 
 
 def render(shown: Document, page: Page) -> str:
-    """The document as text."""
+    """Returns the document as text."""
     page.line(shown.title)
     page.line()
     for line in (*shown.headlines, *shown.limits):
@@ -110,7 +110,7 @@ def _sections(found: Difference, top: int) -> Iterator[Section]:
 
 
 def _words(base: str | None, new: str | None) -> tuple[str, str]:
-    """Two texts, of long ones the words that only one of them has."""
+    """Returns two texts; if one is long, only the words that the other one lacks."""
     texts = (base or "-", new or "-")
     if max(map(len, texts)) <= LONG:
         return texts

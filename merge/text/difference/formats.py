@@ -1,4 +1,4 @@
-"""What `distprof diff` says as Markdown for a pull request, as a page of HTML that needs nothing else, and as JSON."""
+"""Formats `distprof diff` as Markdown for a pull request, as a self-contained HTML page, and as JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from distprof.merge.text.difference.document import Document
 from distprof.terminal import Shown, visible
 
 ESCAPED = {ord(character): f"&#{ord(character)};" for character in "&<>|`*_[]~@#\\$!"}
-"""What Markdown or GitHub would take for more than text: links, mentions, references, emphasis."""
+"""Characters that Markdown or GitHub interpret: links, mentions, references, emphasis."""
 
 
 def markdown(shown: Document) -> Shown:
-    """The document with the tables of GitHub; names in it stay text."""
+    """Returns the document as GitHub Markdown; names in it are escaped."""
     limits = [f"- {_cell(line)}" for line in shown.limits]
     parts = [f"### {_cell(shown.title)}", "\n".join(f"- **{_cell(line)}**" for line in shown.headlines)]
     parts += ["\n".join(limits)] if limits else []
@@ -50,7 +50,7 @@ def _cell(text: str) -> str:
 
 
 def html(shown: Document) -> str:
-    """The document as a page without anything from elsewhere; every name in it is escaped."""
+    """Returns the document as a self-contained page; every name in it is escaped."""
     from jinja2 import Environment  # takes a while to import
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -60,7 +60,7 @@ def html(shown: Document) -> str:
 
 
 def difference_data(found: Difference, judged: Sequence[Judged]) -> dict[str, Any]:
-    """All of it as data; what is unknown is null."""
+    """Returns all of it as data; unknown values are null."""
     return {
         "format": FORMAT, "kind": "diff",
         "base": [_run(run) for run in found.base], "new": [_run(run) for run in found.new],

@@ -1,4 +1,4 @@
-"""Sentences of `distprof diff`: its first lines (the step, rates, what explains most), words for a change, notes."""
+"""Makes sentences of `distprof diff`: its first lines (step time, rates, largest change), words for changes, notes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from distprof.merge.totals.step_time import LIGHT
 from distprof.units import UNKNOWN, counted, duration, percent, si, spans
 
 ALIKE, NAMED = 0.75, 4
-"""Part of the largest change from which on another module changed about alike; how many of these are named."""
+"""Other modules changed alike if their change is at least this share of the largest; how many of them are named."""
 JOB = (RANKS, TOPOLOGY, BATCH, PARAMETER_TYPES, PRODUCT_TYPES)
-"""Facts that make two runs runs of two jobs."""
+"""Facts in which runs of two different jobs differ."""
 MORE_CALLS = 0.1
-"""So does a number of collectives that differs by more than this part."""
+"""If the numbers of collectives differ by more than this share, the jobs are different, too."""
 RATES = {"samples_per_second": "samples/s", "flops_per_second": "FLOP/s", "mfu": "MFU"}
 SENTENCES = {
     "world_size": "{base} ranks against {new}: times are means per rank and step, and groups with the same name are "
@@ -42,11 +42,11 @@ SENTENCES = {
     "no_collectives": "{side} {path}: nothing was communicated in the steps with a timeline",
     "some_timelines": "{side} {path}: only {ranks} of {of} ranks have a timeline; parts cover only these",
 }
-"""By code."""
+"""Code of a note -> its sentence."""
 
 
 def headlines(found: Difference) -> Iterator[str]:
-    """What stands on top."""
+    """Yields the first lines."""
     if any(note.code == "same_run" for note in found.notes):
         yield "both sides are the same run, so no change to the job can show here"
     if other := list(other_job(found)):
@@ -67,7 +67,7 @@ def headlines(found: Difference) -> Iterator[str]:
 
 
 def other_job(found: Difference) -> Iterator[str]:
-    """What makes the sides runs of two jobs: `ranks 2 -> 4`, `samples per step of a rank 8 -> 16`."""
+    """Yields what shows that the sides are different jobs: `ranks 2 -> 4`, `samples per step of a rank 8 -> 16`."""
     known = {fact.name: fact for fact in found.facts}
     yield from (f"{name} {fact.base} -> {fact.new}" for name in JOB if (fact := known.get(name)) is not None
                 and fact.base is not None and fact.new is not None and fact.base != fact.new)
@@ -78,7 +78,7 @@ def other_job(found: Difference) -> Iterator[str]:
 
 
 def _steps(found: Difference) -> str:
-    """`34 steps`; which they are, where one side lacks those that the step time is of."""
+    """Returns `34 steps`, and which ones, if a side lacks steps of the usual passes."""
     steps = counted(found.num_steps, "step")
     if not set(found.step_passes) <= set(LIGHT):
         return f"{steps} with the profiler on{_lacking(found, LIGHT)}"
@@ -94,7 +94,7 @@ def _lacking(found: Difference, names: Sequence[str]) -> str:
 
 
 def _first_module(found: Difference, first: Row) -> Iterator[str]:
-    """What explains most, where that is certain; where others changed as much, with these."""
+    """Yields the module with the largest change, if that is certain; together with others that changed as much."""
     alike = _alike(found.modules.rows, first) if found.modules is not None else []
     if alike:
         yield _alike_line([first, *alike])
@@ -109,14 +109,14 @@ def _first_module(found: Difference, first: Row) -> Iterator[str]:
 
 
 def _unjudged(change: Change, shortage: tuple[float, float]) -> str:
-    """Why a time on a processor says nothing here."""
+    """Returns why the CPU time cannot be judged."""
     ratio = f"{100 * change.ratio:+.1f} %, " if change.ratio is not None else ""
     return (f"{ratio}not judged: threads lacked a CPU for {percent(shortage[0])} of a step on the base side and "
             f"{percent(shortage[1])} on the new side, and threads that share a CPU run more slowly")
 
 
 def _alike(rows: Sequence[Row], first: Row) -> list[Row]:
-    """Other modules that changed about as much as the one that changed most."""
+    """Returns other modules that changed about as much as the one that changed most."""
     most = first.own.difference or 0.0
     return [row for row in rows if row is not first and row.own.verdict == first.own.verdict == "changed"
             and (row.own.difference or 0.0) / most >= ALIKE]
@@ -131,7 +131,7 @@ def _alike_line(rows: Sequence[Row]) -> str:
 
 
 def in_words(change: Change, slower: tuple[str, str] = ("slower", "faster")) -> str:
-    """`8.2 % slower [+6.1, +10.4 %]; p = 0.0003`, or that it is noise."""
+    """Returns `8.2 % slower [+6.1, +10.4 %]; p = 0.0003`, or that it is noise."""
     if change.difference is None:
         return "unknown on at least one side"
     interval = "" if change.low_ratio is None or change.high_ratio is None else (
@@ -154,28 +154,28 @@ def _p(p: float | None) -> str:
 
 
 def from_to(change: Change, shown: Any) -> str:
-    """`1.20 ms -> 1.30 ms`."""
+    """Returns `1.20 ms -> 1.30 ms`."""
     return " -> ".join(UNKNOWN if value is None else shown(value) for value in (change.base, change.new))
 
 
 def signed(ns: float | None) -> str:
-    """`+1.20 ms`, `-0.40 ms`."""
+    """Returns `+1.20 ms`, `-0.40 ms`."""
     return duration(ns) if ns is None or ns < 0 else f"+{duration(ns)}"
 
 
 def module_name(item: Any) -> str:
-    """A module of a table by a name that is never empty."""
+    """Returns the name of a module in a table, which is never empty."""
     return "(backward outside modules)" if item is None else item or "(root)"
 
 
 def ratio_of(change: Change) -> str:
-    """`+12.5 %` of what is counted."""
+    """Returns the relative change of a count, like `+12.5 %`."""
     return "unknown on at least one side" if change.difference is None else (
         f"{100 * change.ratio:+.1f} %" if change.ratio is not None else "from 0")
 
 
 def note_lines(notes: Iterable[Note]) -> Iterator[str]:
-    """Notes in sentences."""
+    """Yields notes as sentences."""
     for note in notes:
         fields = {name: spans(value) if name == "ranks" else ", ".join(value) if isinstance(value, list) else value
                   for name, value in note.fields.items()}
@@ -183,7 +183,7 @@ def note_lines(notes: Iterable[Note]) -> Iterator[str]:
 
 
 def noise_line(noise: Noise) -> str:
-    """What is taken for noise."""
+    """Returns what is assumed or measured as noise."""
     if noise.is_measured:
         return (f"noise: how much the {len(noise.base_queued)} + {len(noise.new_queued)} runs differ within each side; "
                 "each run counts once")
