@@ -7,8 +7,9 @@ and, if a host has several devices or ranks, by which one: `psi_memory`, `disk_w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -18,6 +19,8 @@ MARK = b"dpC1"
 HOSTS = "hosts"
 """Folder of the run directory that contains one folder per host."""
 PATTERN = "conditions-[0-9][0-9][0-9].bin"
+NUMBERS = 1000
+"""After file 999 comes 000; the first file 000 was removed long before."""
 TIME_UNIT_NS = 1_000_000
 """Times are stored in milliseconds."""
 
@@ -96,6 +99,19 @@ class Moments(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Values in units of `Reading.grain`, all but the first of a column as differences; null if nothing was read."""
     others: dict[str, list[int]] = {}
     """Names of the processes that used the most CPU time -> indices into `times`."""
+
+
+def number_of(path: Path) -> int:
+    """Returns the number of a file."""
+    return int(path.stem[-3:])
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Returns the files of a host, the oldest first: there are never many, so 000 follows if there is a 999, too."""
+    found = sorted(paths)
+    if found and number_of(found[-1]) - number_of(found[0]) > NUMBERS // 2:
+        found.sort(key=lambda path: number_of(path) < NUMBERS // 2)
+    return found
 
 
 def named(name: str, which: object) -> str:

@@ -91,8 +91,8 @@ def _ranks(ranks: Iterable[RankState]) -> Iterator[Family]:
                  points=tuple(((rank,), one.step + 1.0) for rank, one in every))
     yield _gauge("distprof.step", "Mean time of the steps of the last 10 s.", SECONDS, ("rank",),
                  (((rank,), _seconds(one.step_ns)) for rank, one in every))
-    yield _gauge("distprof.waiting", "Share of a step in which a rank waits for others.", RATIO, ("rank",),
-                 (((rank,), one.waiting_ratio) for rank, one in every))
+    yield _gauge("distprof.waiting", "Share of a step in which a rank waits for others, or for data to move.", RATIO,
+                 ("rank",), (((rank,), one.waiting_ratio) for rank, one in every))
     yield _gauge("distprof.phase", "Time of a part of a step, mean of the last 10 s.", SECONDS, ("rank", "phase"),
                  (((rank, phase), _seconds(getattr(one, f"{phase}_ns"))) for rank, one in every for phase in PHASES))
     yield _gauge("distprof.memory", "Memory of a rank's process, and of tensors on its device.", BYTES,

@@ -102,7 +102,8 @@ class RankState(msgspec.Struct, kw_only=True):
     step_ns: float | None
     """Mean step time over the last 10 s."""
     waiting_ratio: float | None
-    """Fraction of a step in which it waits for others; null if no step was sampled."""
+    """Fraction of a step in which it waits in collectives, for others or for data to move; null if no step was
+    sampled."""
     data_ns: float | None
     forward_ns: float | None
     backward_ns: float | None

@@ -137,7 +137,8 @@ def _watch_state(answers: RunAnswers) -> Callable[..., str]:
 
         `num_steps` that all ranks ended, `step_ns` (median step), `running`, `findings` as sentences. `ranks` lists
         ranks with findings first, then those that wait least: `step` (the last that ended), `step_ns` and the phases
-        (means of the last 10 s), `waiting_ratio` (share of a step in which it waits for others), memory.
+        (means of the last 10 s), `waiting_ratio` (share of a step in which it waits for others or for data to move),
+        memory.
         """
         return _told(answers.watch_state, rank=rank, offset=offset)
 

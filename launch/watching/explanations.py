@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ class Explanations:
         self._add_reasons(state)
         for one in state.findings:
             one.text = sentence(one)
-        hang = self._hangs.look(state.ranks, time.time_ns()) if running else self._hangs.finding
+        hang = self._hangs.look(state.ranks) if running else self._hangs.finding
         if hang is not None:
             state.findings.append(hang)
         state.notes += self._notes

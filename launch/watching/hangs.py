@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchF
 from distprof.files import json_text, read_small, write_whole
 from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
 from distprof.launch.watching.readings.processes import RankPids
-from distprof.launch.watching.requests import latest_request
+from distprof.launch.watching.requests import NEWS_S, latest_request
 from distprof.merge.blame.hang import Doing, Standstill, standstill
 from distprof.merge.text.communication.hang import standstill_lines
 from distprof.merge.text.phrases import file_name
@@ -28,6 +30,8 @@ ASK_RATIO = 0.7
 ANSWER_S, COMPARE_S = 2.5, 2.0
 """Time in which ranks answer (they look for a request every 2 s), and time after that over which their activity is
 measured."""
+DELAYS = 8
+"""Last steps of a rank from which the shortest delay is taken."""
 AGAIN_S = (0.0, 3.0, 6.0, 12.0, 24.0)
 """Pauses after successive checks that found no hang; the last one is repeated."""
 UNSEEN_S = 60.0
@@ -50,6 +54,39 @@ class _Look:
     """Ranks that had written their stacks."""
 
 
+class _News:
+    """How long no step has ended, by the clock of this process; the clock of a rank is compared only with itself.
+
+    Ranks write a step some time after its end. How much later than usual is seen where a step comes later than the
+    earliest of the last ones, as in the clock filter of NTP (RFC 5905, section 10).
+    """
+
+    def __init__(self) -> None:
+        """Starts without steps."""
+        self._ended_s: float | None = None
+        """When the last step ended, at the latest."""
+        self._times: dict[int, int] = {}
+        """When the last step of each rank ended, by its clock."""
+        self._delays: dict[int, deque[float]] = {}
+        """By rank: times at which its last steps were seen, minus those at which they ended by its clock."""
+
+    def still_s(self, ranks: list[RankState], now_s: float) -> float:
+        """Takes the states of the ranks; returns for how long no step of any of them has ended."""
+        ended_s = now_s if self._ended_s is None else self._ended_s
+        for one in ranks:
+            if one.time_ns != self._times.get(one.rank):
+                self._times[one.rank] = one.time_ns
+                delays = self._delays.setdefault(one.rank, deque(maxlen=DELAYS))
+                delays.append(now_s - one.time_ns / 1e9)
+                ended_s = max(ended_s, now_s - min(delays[-1] - min(delays), NEWS_S))
+        self._ended_s = ended_s
+        return now_s - ended_s
+
+    def most_since(self, times: Mapping[int, int]) -> int:
+        """Returns the longest time of a rank, in ns, from these to the end of its last step."""
+        return max((time_ns - times[rank] for rank, time_ns in self._times.items() if rank in times), default=0)
+
+
 class HangSearch:
     """Searches for a hang of a job."""
 
@@ -61,6 +98,9 @@ class HangSearch:
             pids: Returns the process id of each rank on this host.
         """
         self._run, self._pids = run, pids
+        self._news = _News()
+        self._stood: dict[int, int] = {}
+        """When the last step before the hang ended, by rank and its clock, in ns since the epoch."""
         self._asked_s: float | None = None
         self._first: _Look | None = None
         self._due_s, self._num_busy = 0.0, 0
@@ -68,20 +108,19 @@ class HangSearch:
         self.finding: WatchFinding | None = None
         """The last hang; `until_step` is set once the job continued. None if there was none."""
 
-    def look(self, ranks: list[RankState], now_ns: int) -> WatchFinding | None:
+    def look(self, ranks: list[RankState]) -> WatchFinding | None:
         """Continues the search; to be called every second or two.
 
         Args:
             ranks: States of the ranks from their last rows.
-            now_ns: Current time, in ns since the epoch.
 
         Returns:
             The last hang; None if there was none.
         """
-        last_ns = max((one.time_ns for one in ranks), default=now_ns)
-        still_s, limit_s, now_s = (now_ns - last_ns) / 1e9, _limit_s(ranks), time.monotonic()
+        limit_s, now_s = _limit_s(ranks), time.monotonic()
+        still_s = self._news.still_s(ranks, now_s)
         if still_s < ASK_RATIO * limit_s:
-            self._goes_on(last_ns)
+            self._goes_on()
         elif self.finding is not None and self.finding.until_step is None:
             self.finding.cost_ns = still_s * 1e9
         elif self._asked_s is None:
@@ -93,21 +132,21 @@ class HangSearch:
             if now_s - self._asked_s >= ANSWER_S:
                 self._first = self._seen(ranks, now_s)
         elif still_s >= limit_s and now_s - self._first.at_s >= COMPARE_S:
-            self._judge(ranks, last_ns, still_s, self._first)
+            self._judge(ranks, still_s, self._first)
         return self.finding
 
-    def _goes_on(self, last_ns: int) -> None:
+    def _goes_on(self) -> None:
         self._asked_s, self._first, self._num_busy, self._due_s = None, None, 0, 0.0
         if self.finding is not None and self.finding.until_step is None:
             self.finding.until_step = self.finding.onset_step
-            self.finding.cost_ns = float(last_ns - self.finding.onset_ns)
+            self.finding.cost_ns = float(self._news.most_since(self._stood))
             self.finding.text, self.finding.why = sentence(self.finding), []  # the stacks no longer apply
 
     def _seen(self, ranks: list[RankState], now_s: float) -> _Look:
         return _Look(at_s=now_s, doing={rank: activity(pid) for rank, pid in self._pids().items()},
                      moved_bytes=network_bytes(), told=set(_told(self._run, ranks)))
 
-    def _judge(self, ranks: list[RankState], last_ns: int, still_s: float, first: _Look) -> None:
+    def _judge(self, ranks: list[RankState], still_s: float, first: _Look) -> None:
         """Decides whether the job hangs, and if so makes the finding."""
         self._asked_s = self._first = None  # if it does not hang, the next check starts over
         self._due_s = time.monotonic() + AGAIN_S[min(self._num_busy, len(AGAIN_S) - 1)]
@@ -123,19 +162,19 @@ class HangSearch:
         found = standstill(told, doing, moving=moved > MOST_BYTES and still_s < UNSEEN_S)
         if found is not None and (found.sure or still_s >= UNSEEN_S):
             self._number += 1
-            self.finding = self._finding(found, told, doing, ranks, last_ns)
-            self.finding.cost_ns = still_s * 1e9
+            self.finding = self._finding(found, told, doing, ranks, still_s)
+            self._stood = {one.rank: one.time_ns for one in ranks}
 
     def _finding(self, found: Standstill, told: dict[int, Stuck], doing: dict[int, Doing], ranks: list[RankState],
-                 last_ns: int) -> WatchFinding:
-        lines = standstill_lines(found, told, doing, time.time_ns() - last_ns)
+                 still_s: float) -> WatchFinding:
+        lines = standstill_lines(found, told, doing, int(still_s * 1e9))
         for rank, pid in self._pids().items():
             if rank in found.culprits[:MOST_NATIVE] and doing[rank] == "idle" and (calls := native_calls(pid)):
                 lines.append(f"rank {rank}, native: {' > '.join(calls)}")
         places = [found.hangs.standing[rank].frame for rank in found.culprits if rank in found.hangs.standing]
         return WatchFinding(
-            id=f"hang-{self._number}", kind="hang", ranks=found.culprits, onset_ns=last_ns, text=lines[0],
-            why=lines[1:],
+            id=f"hang-{self._number}", kind="hang", ranks=found.culprits, text=lines[0], why=lines[1:],
+            onset_ns=max(one.time_ns for one in ranks), cost_ns=still_s * 1e9,
             hosts=sorted({one.host for one in ranks if one.rank in found.culprits}),
             # the last row may be unwritten, because a row is written only when another step follows
             onset_step=max(min(one.step for one in told.values()), min(one.step for one in ranks) + 1),

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from distprof.contract.conditions import HOSTS, PATTERN, encoded
+from distprof.contract.conditions import HOSTS, NUMBERS, PATTERN, encoded, in_order, number_of
 from distprof.contract.watch_state import WatchFinding, WatchState
 from distprof.launch.watching.machine import EVERY_S, MachineReader, MachineSample
 from distprof.launch.watching.readings.processes import RankPids
@@ -40,7 +40,7 @@ class ConditionsFile:
         self._folder, self._host, self._most_bytes = folder, host, most_bytes
         self._waiting: list[MachineSample] = []
         folder.mkdir(parents=True, exist_ok=True)
-        self._number = max((int(path.stem[-3:]) for path in folder.glob(PATTERN)), default=-1) + 1
+        self._number = next((number_of(path) + 1 for path in reversed(in_order(folder.glob(PATTERN)))), 0)
 
     def add(self, sample: MachineSample) -> None:
         """Adds a moment. Every `MOMENTS` of them are written together.
@@ -71,8 +71,7 @@ class ConditionsFile:
             self._path(self._number - PARTS).unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
-        # 999 is followed by 000, whose first file was removed long ago
-        return self._folder / PATTERN.replace("[0-9]" * 3, f"{number % 1000:03d}")
+        return self._folder / PATTERN.replace("[0-9]" * 3, f"{number % NUMBERS:03d}")
 
 
 class MachineWatch:

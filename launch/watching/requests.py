@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
 from distprof.files import json_text, read_small, told, write_whole
+from distprof.launch.watching.rank_folders import NAME
 from distprof.recording.job.claim import locked
 from distprof.recording.plan import StepPlan
 
@@ -111,7 +113,7 @@ class RequestPolicy:
         self._run, self._every_s = run, every_s
         before = latest_request(run)
         self._done = {before.why} if before is not None else set[str]()
-        self._last_s = -math.inf if before is None else _requested_s(run)
+        self._last_s = -math.inf if before is None else _changed_s(run / WATCH / REQUEST_JSON)
 
     def allows(self, finding: str) -> bool:
         """Returns whether a recording may be requested now because of a finding."""
@@ -126,9 +128,10 @@ class RequestPolicy:
         self._last_s = time.time()
 
 
-def _requested_s(run: Path) -> float:
+def _changed_s(path: Path) -> float:
+    """Returns when a file or folder was changed, in s since the epoch; minus infinity if it is gone."""
     try:
-        return (run / WATCH / REQUEST_JSON).stat().st_mtime
+        return path.stat().st_mtime
     except OSError:
         return -math.inf
 
@@ -158,14 +161,20 @@ class WindowProgress:
 def progress(run: Path, number: int) -> WindowProgress:
     """Returns the progress of the ranks of a job with the N-th recording."""
     folder, written, failed, read = window_folder(run, number), list[int](), dict[int, str](), 0
-    for one in sorted(folder.glob("rank[0-9]*")):
+    for one, rank in _ranks_in(folder):
         read += 1
-        rank = int(one.name.removeprefix("rank").removesuffix(PARTIAL_SUFFIX))
         if not one.name.endswith(PARTIAL_SUFFIX):
             written.append(rank)
         elif (why := _why_failed(one)) is not None:
             failed[rank] = why
     return WindowProgress(of=_world_size(run), read=read, written=tuple(written), failed=failed)
+
+
+def _ranks_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yields the folders of ranks, sorted, each with its rank; other names are left out."""
+    for one in sorted(folder.glob("rank[0-9]*")):
+        if (fits := NAME.fullmatch(one.name)) is not None:
+            yield one, int(fits[1])
 
 
 def finished(run: Path, number: int) -> bool:
@@ -177,12 +186,14 @@ def finished(run: Path, number: int) -> bool:
 
 def _is_given_up(run: Path, number: int) -> bool:
     """Returns whether nothing has changed for long: a rank was killed, or has not read the request."""
+    folder = window_folder(run, number)
     try:
-        age_s = time.time() - max(path.stat().st_mtime for path in (
-            run / WATCH / REQUEST_JSON, *window_folder(run, number).glob("rank*/*")))
-    except OSError:
-        return True
-    return age_s > GIVEN_UP_S
+        paths = list(folder.glob("rank*/*"))
+    except OSError:  # a rank has renamed its folder meanwhile
+        return False
+    # the window's folder last: it changes where a rank renames its own, whose files are then gone from these paths
+    changed_s = max(map(_changed_s, (run / WATCH / REQUEST_JSON, *paths, folder)))
+    return time.time() - changed_s > GIVEN_UP_S
 
 
 def _why_failed(folder: Path) -> str | None:
@@ -196,7 +207,7 @@ def _why_failed(folder: Path) -> str | None:
 def _world_size(run: Path) -> int:
     """Returns the number of ranks that record into this directory, from `run.json` or their folders."""
     about = _about(run)
-    here = sum(1 for _ in run.glob("rank[0-9]*"))
+    here = len({rank for _, rank in _ranks_in(run)})
     return here if about.directories or about.world_size is None else about.world_size
 
 

@@ -128,8 +128,8 @@ class _Column:
     """A column that may be shown."""
 
     title: str
-    importance: int
-    """If there is too little room, columns with the largest number are left out first, those with 0 never."""
+    expendable: int
+    """If there is too little room, the column with the largest number is left out first, those with 0 never."""
     cells: list[str]
     is_words: bool = False
     """Whether cells are text, which is aligned left."""
@@ -164,8 +164,8 @@ def _fitting(every: list[_Column], columns: int) -> list[_Column]:
     """Returns the columns for which there is room, in their order; the last one may be narrowed."""
     kept = list(every)
     while sum(min(one.width, LEAST_LATE) if one.title == "late by" else one.width for one in kept) \
-            + GAP * (len(kept) - 1) > columns and (left := [one for one in kept if one.importance]):
-        kept.remove(max(left, key=lambda one: one.importance))
+            + GAP * (len(kept) - 1) > columns and (left := [one for one in kept if one.expendable]):
+        kept.remove(max(left, key=lambda one: one.expendable))
     return kept
 
 
@@ -173,8 +173,8 @@ def _columns(state: WatchState, shown: Sequence[RankState], late: list[str], poi
     """Returns all columns in which a value is known."""
     least, most = _scale(shown)
 
-    def of(title: str, importance: int, cell: Callable[[RankState], str], *, is_words: bool = False) -> _Column:
-        return _Column(title=title, importance=importance, cells=[cell(one) for one in shown], is_words=is_words)
+    def of(title: str, expendable: int, cell: Callable[[RankState], str], *, is_words: bool = False) -> _Column:
+        return _Column(title=title, expendable=expendable, cells=[cell(one) for one in shown], is_words=is_words)
 
     found = [
         of("rank", 0, lambda one: str(one.rank)),
@@ -188,10 +188,10 @@ def _columns(state: WatchState, shown: Sequence[RankState], late: list[str], poi
         of("memory", 3, lambda one: size(one.host_bytes)),
         of("device", 6, lambda one: size(one.device_bytes)),
         of("last minute", 2, lambda one: sparkline(one.recent_ns, least, most, points), is_words=True),
-        _Column(title="late by", importance=0, cells=[text[:LONGEST_LATE] for text in late], is_words=True)]
+        _Column(title="late by", expendable=0, cells=[text[:LONGEST_LATE] for text in late], is_words=True)]
     one_host = len({one.host for one in state.ranks}) <= 1
     return [one for one in found if not (one.title == "host" and one_host)
-            and (not one.importance or any(cell != UNKNOWN for cell in one.cells))]
+            and (not one.expendable or any(cell != UNKNOWN for cell in one.cells))]
 
 
 def active(state: WatchState) -> list[WatchFinding]:

@@ -19,8 +19,9 @@ FINE = 2048
 """Newest rows that are kept unchanged, to locate the step of an onset: 7 minutes of rows of 0.2 s."""
 MOST = 1024
 """Most blocks (27 minutes of rows of 0.2 s). Beyond it, all but the newest `MOST` / 8 are joined."""
-LAGGING_NS = 15_000_000_000
-"""A rank whose last row ends more than 15 s before the newest row of any rank is not waited for."""
+LAGGING_NS, LAGGING_ROWS = 15_000_000_000, 3
+"""A rank is not waited for if another one has gone on for at least 15 s and 3 rows since the last step of the first:
+by the spans of its own rows, as clocks of ranks may differ."""
 
 
 class Grid:
@@ -39,7 +40,10 @@ class Grid:
         """Shape (rows, ranks, fields)."""
         self.blocks = Blocks()
         self._pending: dict[int, list[Columns]] = {}
-        self._last: dict[int, tuple[int, int]] = {}
+        self._last: dict[int, int] = {}
+        """By rank: the step after its last row."""
+        self._recent: dict[int, tuple[Integers, Integers]] = {}
+        """By rank, for its rows of the last 15 s and one before: the step after each, and the sum of spans up to it."""
         self._blocked = 0
         """Number of rows in `rows` that are already in a block."""
 
@@ -54,17 +58,29 @@ class Grid:
         """Takes new rows of a rank; `advance` moves them into `rows`."""
         if len(columns["first_step"]):
             self._pending[rank].append(columns)
-            self._last[rank] = int(columns["first_step"][-1] + columns["num_steps"][-1]), int(columns["end_ns"][-1])
+            ends = columns["first_step"] + columns["num_steps"]
+            self._last[rank], self._recent[rank] = int(ends[-1]), self._newest(rank, ends, columns["span_ns"])
+
+    def _newest(self, rank: int, ends: Integers, spans: Integers) -> tuple[Integers, Integers]:
+        before, took = self._recent.get(rank, (ends[:0], spans[:0]))
+        ends, took = np.append(before, ends), np.append(took, np.cumsum(spans) + (took[-1] if len(took) else 0))
+        place = min(int(np.searchsorted(took, took[-1] - LAGGING_NS, side="right")), len(took) - LAGGING_ROWS) - 1
+        return ends[max(place, 0):], took[max(place, 0):]
+
+    def _is_long_ago(self, rank: int) -> bool:
+        """Returns whether the first of a rank's recent rows ended at least `LAGGING_NS` and `LAGGING_ROWS` ago."""
+        _, took = self._recent[rank]
+        return len(took) > LAGGING_ROWS and took[-1] - took[0] >= LAGGING_NS
 
     def frontier(self) -> int:
-        """Returns the first step that not all ranks have finished; ranks more than `LAGGING_NS` behind do not count."""
-        newest = max((end for _, end in self._last.values()), default=0)
-        return min((step for step, end in self._last.values() if end > newest - LAGGING_NS), default=0)
+        """Returns the first step that not all ranks have finished; ranks that lag too far behind do not count."""
+        passed = max((int(ends[0]) for rank, (ends, _) in self._recent.items() if self._is_long_ago(rank)), default=-1)
+        return min((step for step in self._last.values() if step > passed), default=0)
 
     def advance(self) -> bool:
         """Appends the rows of all steps before the frontier. Returns whether a block was completed."""
         until = self.frontier()
-        lead = next((rank for rank in self.ranks if self._pending[rank] and self._last[rank][0] >= until), None)
+        lead = next((rank for rank in self.ranks if self._pending[rank] and self._last[rank] >= until), None)
         if lead is None:
             return False
         mine = _joined(self._pending[lead])
@@ -95,7 +111,7 @@ class Grid:
             some = slice(self._blocked, self._blocked + size * BLOCK)
             rows = self.rows[some].reshape(size, BLOCK, *self.rows.shape[1:])
             self.blocks.append(self.first[some][::BLOCK], self.count[some].reshape(size, BLOCK).sum(axis=1),
-                               self.end_ns[some][BLOCK - 1::BLOCK], _medians(rows))
+                               self.end_ns[some][BLOCK - 1::BLOCK], medians(rows).astype(np.float32))
             self._blocked += size * BLOCK
         drop = min(max(len(self.first) - FINE, 0), self._blocked)
         if drop > FINE // 4:
@@ -181,10 +197,10 @@ def _between(edges: Integers, of: Array, bounds: Integers) -> Any:
     return np.interp(bounds[1], edges, integral) - np.interp(bounds[0], edges, integral)
 
 
-def _medians(rows: Array) -> Array:
+def medians(rows: Any) -> Any:
     """Returns medians over the second axis, ignoring nan, without numpy's warnings."""
     ordered = np.sort(rows, axis=1)  # nan goes to the end
     known = np.sum(~np.isnan(rows), axis=1)
     low, high = np.maximum((known - 1) // 2, 0)[:, None], np.minimum(known // 2, rows.shape[1] - 1)[:, None]
     found = (np.take_along_axis(ordered, low, 1) + np.take_along_axis(ordered, high, 1))[:, 0] / 2
-    return np.where(known > 0, found, np.nan).astype(np.float32)
+    return np.where(known > 0, found, np.nan)

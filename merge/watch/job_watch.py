@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ SELDOM = 400
 """For each 400 blocks, a search waits for one more round in which a block was completed: searches of long jobs cost
 more."""
 AT_ONCE = 4096
-"""Rows of a rank that are taken at a time, so that a finished long job needs no more memory than a live one."""
+"""Rows of the rank with most of them whose steps are taken at a time, of all ranks, so that a finished long job needs
+no more memory than a live one."""
 MOST_RANKS = 64
 MOST_BYTES = 48 << 20
 """Most ranks, and bytes of all their watch files, that are analysed after the job if no watcher wrote its state: every
@@ -107,7 +109,7 @@ class JobWatch:
 
     def _note(self, found: list[WatchFinding], typical_ns: float) -> None:
         newest = max((one.end_ns for one in self._last.values()), default=0)
-        self._register.update(found, newest, self._grid.frontier(), together_steps(typical_ns))
+        self._register.update(found, newest, self._grid.frontier() - 1, together_steps(typical_ns))
 
     def state(self, now_ns: int, *, run_id: str, running: bool) -> WatchState:
         """Returns the current state of the job.
@@ -117,9 +119,9 @@ class JobWatch:
             run_id: Id of the run.
             running: Whether the job runs. If not, silent ranks have ended, not stopped.
         """
-        findings = self.findings()
+        self.findings()
         if running:
-            self._register.update([*_living(findings), *self._stopped(now_ns)], now_ns, self._grid.frontier(), 1e9)
+            self._register.update(list(self._stopped(now_ns)), now_ns, self._grid.frontier() - 1, 0, stopped=True)
         known = [one for one in self._last.values() if one.first is not None]
         num_steps = min((one.last_step + 1 for one in known), default=0)
         ratio, place = waiting(self._sampled), {rank: number for number, rank in enumerate(self._grid.ranks)}
@@ -152,10 +154,6 @@ class JobWatch:
             if one.first is not None and not one.ended and one.came_ns + patience < newest:
                 yield WatchFinding(id="", kind="stopped", ranks=[rank], hosts=[self._hosts[rank]],
                                    onset_step=one.last_step + 1, onset_ns=one.end_ns)
-
-
-def _living(findings: list[WatchFinding]) -> list[WatchFinding]:
-    return [one for one in findings if one.until_step is None and one.kind != "stopped"]
 
 
 def _uneven(known: list[LastRows], num_steps: int) -> Iterator[str]:
@@ -196,20 +194,24 @@ def watched(run_folder: Path, hosts: Mapping[int, str]) -> JobWatch:
 def watched_pieces(pieces: Mapping[int, Piece], hosts: Mapping[int, str]) -> JobWatch:
     """Analyses pieces that were read already, one for each rank."""
     job = JobWatch(hosts)
-    longest = max((len(piece.columns["first_step"]) for piece in pieces.values()), default=0)
-    for begin in range(0, longest, AT_ONCE):
+    longest = max(map(_ends, pieces.values()), key=len, default=np.empty(0, np.int64))
+    for low, high in pairwise([0, *longest[AT_ONCE - 1:-1:AT_ONCE].tolist(), np.iinfo(np.int64).max]):
         for rank, piece in pieces.items():
-            job.add(rank, _part(piece, begin))
+            job.add(rank, _part(piece, low, high))
         job.findings()
     job.look()
     return job
 
 
-def _part(piece: Piece, begin: int) -> Piece:
-    columns: dict[str, Any] = {name: values[begin:begin + AT_ONCE] for name, values in piece.columns.items()}
-    ends = piece.columns["first_step"] + piece.columns["num_steps"]
-    low, high = (ends[place - 1] if 0 < place <= len(ends) else 0 if not place else np.iinfo(np.int64).max
-                 for place in (begin, begin + AT_ONCE))
+def _ends(piece: Piece) -> Any:
+    """Returns the step after each row."""
+    return piece.columns["first_step"] + piece.columns["num_steps"]
+
+
+def _part(piece: Piece, low: int, high: int) -> Piece:
+    """Returns the rows that end after step `low` and not after `high`, and what is from `low` to before `high`."""
+    begin, end = np.searchsorted(_ends(piece), [low, high], side="right")
+    columns: dict[str, Any] = {name: values[begin:end] for name, values in piece.columns.items()}
     return Piece(columns=columns, samples=[one for one in piece.samples if low <= one.step.step < high],
                  notes=[one for one in piece.notes if low <= one.step < high])
 

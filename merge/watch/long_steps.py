@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from distprof.arrays import Flags, Integers
+from distprof.arrays import Flags, Floats, Integers
 from distprof.contract.watch import UNKNOWN, Note
+from distprof.merge.watch.grid import medians
 from distprof.merge.watch.pieces import Columns, Piece
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
+READ = ("num_steps", "span_ns", "longest_ns", "longest_step", "gc_ns", *PHASES)
 CHUNK = 64
-"""Rows that are examined together; the usual step is the median of the newest `CHUNK` rows, these included."""
+"""Rows of a rank that are examined together, however they arrive: the first ones, the next ones, and so on."""
+GROUP = 8
+"""Rows with the same usual step: the median of the `CHUNK` rows before them, or of as many as there are."""
 LONG = 2.0
 """A long step takes more than this many times the usual step."""
 FAR = 8.0
 """A long step exceeds the usual longest step of a row by more than this many robust standard deviations."""
 RARE = 0.2
 """If more rows than this share (and one) contain a long step, the chunk is skipped: its long steps are not rare."""
+MOST_IN_A_ROW = 4
+"""If more rows in a row contain a long step, steps became longer. That may be so until a row without one follows."""
 KEPT = 2048
 """Most long steps that are kept, the newest."""
 NAMED = ("evaluation", "checkpoint")
@@ -45,47 +51,80 @@ class LongSteps:
         collection, in ns."""
         self.noted: dict[int, str] = {}
         """By step: `evaluation` or `checkpoint`, as the script announced."""
-        self.covered: dict[int, tuple[int, int]] = {}
-        """By rank: its first step, and the step after its last one."""
-        self._usual: dict[int, deque[Any]] = {}
+        self._before: dict[int, tuple[Floats, Flags]] = {}
+        """By rank: the newest `CHUNK` rows before those in `_open`, nan where there are fewer; and whether the newest
+        `MOST_IN_A_ROW` of them contain a long step."""
+        self._open: dict[int, Columns] = {}
+        """By rank: rows of the last whole chunk and of the next one, which may show that long steps are not rare."""
 
     def add(self, rank: int, columns: Columns, notes: list[Note]) -> None:
         """Takes new rows and notes of a rank."""
         for note in notes:
             if note.kind in NAMED:
                 self.noted[note.step] = note.kind
-        size = len(columns["first_step"])
-        for begin in range(0, size, CHUNK):
-            self._chunk(rank, {name: values[begin:begin + CHUNK] for name, values in columns.items()})
-        if size:
-            last = int(columns["first_step"][-1] + columns["num_steps"][-1])
-            self.covered[rank] = self.covered.get(rank, (int(columns["first_step"][0]), 0))[0], last
+        if len(columns["first_step"]):
+            self._examine(rank, self._reopened(rank, columns))
         while len(self.of) > KEPT:
             del self.of[min(self.of)]
 
-    def _chunk(self, rank: int, columns: Columns) -> None:
+    def _reopened(self, rank: int, columns: Columns) -> Columns:
+        """Takes back what open rows of a rank showed, and returns them with new ones behind."""
+        held = self._open.pop(rank, None)
+        if held is None:
+            return columns
+        for step in self.of.keys() & set(held["longest_step"].tolist()):
+            self.of[step].pop(rank, None)
+            if not self.of[step]:
+                del self.of[step]
+        return {name: np.concatenate([values, columns[name]]) for name, values in held.items()}
+
+    def _examine(self, rank: int, columns: Columns) -> None:
+        """Finds the long steps in rows, the first of which begins a chunk."""
         count = columns["num_steps"]
         phases = np.stack([np.where(columns[name] == UNKNOWN, 0, columns[name]) for name in PHASES], axis=1)
         rows = np.concatenate([columns["span_ns"][:, None], phases], axis=1) / count[:, None]
-        rows = np.concatenate([rows, columns["longest_ns"][:, None]], axis=1)
-        usual = self._usual.setdefault(rank, deque(maxlen=CHUNK))
-        usual.extend(rows)
-        middle = np.median(np.array(usual), axis=0)
-        wide = 1.4826 * float(np.median(np.abs(np.array(usual)[:, 5] - middle[5])))
-        least = max(LONG * middle[0], middle[5] + FAR * wide)
-        long = np.flatnonzero(columns["longest_ns"] > least)
-        if len(usual) < 8 or len(long) > 1 + RARE * len(count):
-            return
-        for row in long:
-            excess = float(columns["longest_ns"][row] - middle[0])
-            more = np.maximum(phases[row] - count[row] * middle[1:5], 0)
+        before, ended = self._before.get(rank, (np.full((CHUNK, 6), np.nan), np.zeros(MOST_IN_A_ROW, np.bool_)))
+        rows = np.concatenate([before, np.concatenate([rows, columns["longest_ns"][:, None]], axis=1)])
+        middle, least = _usual(rows)
+        long = np.append(ended, columns["longest_ns"] > least)
+        for row in np.flatnonzero(_rare(long)).tolist():
+            excess = float(columns["longest_ns"][row] - middle[row, 0])
+            more = np.maximum(phases[row] - count[row] * middle[row, 1:5], 0)
             more *= min(excess / max(more.sum(), 1e-9), 1)
             self.of.setdefault(int(columns["longest_step"][row]), {})[rank] = (
                 excess, more, max(int(columns["gc_ns"][row]), 0))
+        settled = max(len(count) // CHUNK - 1, 0) * CHUNK
+        # copies, as a part would keep all rows in memory
+        self._before[rank] = rows[settled:settled + CHUNK].copy(), long[settled:settled + MOST_IN_A_ROW].copy()
+        self._open[rank] = {name: columns[name][settled:].copy() for name in READ}
 
     def note_near(self, step: int) -> str | None:
         """Returns the pause that the script announced at this step, the one before or the one after; None for none."""
         return next((self.noted[near] for near in (step, step - 1, step + 1) if near in self.noted), None)
+
+
+def _usual(rows: Floats) -> tuple[Any, Any]:
+    """Returns the usual values of each row but the first `CHUNK`, shape (rows, 6), and the least of a long step; nan
+    where nothing is known of the rows before its group."""
+    size = len(rows) - CHUNK
+    before = sliding_window_view(rows, CHUNK, axis=0)[:size:GROUP].swapaxes(1, 2)
+    middle = medians(before)
+    wide = 1.4826 * medians(np.abs(before[:, :, 5:] - middle[:, None, 5:]))[:, 0]
+    least = np.maximum(LONG * middle[:, 0], middle[:, 5] + FAR * wide)
+    return np.repeat(middle, GROUP, axis=0)[:size], np.repeat(least, GROUP)[:size]
+
+
+def _rare(long: Flags) -> Any:
+    """Returns which long steps are single ones, and rare; without those of the first `MOST_IN_A_ROW` rows."""
+    single = long.copy()
+    edges = np.flatnonzero(np.diff(long, prepend=False, append=False)).reshape(-1, 2)
+    for begin, end in edges.tolist():
+        if end - begin > MOST_IN_A_ROW or end == len(long):  # more may follow
+            single[begin:end] = False
+    single = single[MOST_IN_A_ROW:]
+    begins = np.arange(0, len(single), CHUNK)
+    sizes, number = np.diff(np.append(begins, len(single))), np.add.reduceat(single.astype(int), begins)
+    return single & np.repeat(number <= 1 + RARE * sizes, sizes)
 
 
 @dataclass(slots=True, kw_only=True)

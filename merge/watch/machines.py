@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from distprof.arrays import Array, Integers
-from distprof.contract.conditions import HOSTS, PATTERN, ReadMoments, moments, reading_of
+from distprof.contract.conditions import HOSTS, PATTERN, ReadMoments, in_order, moments, reading_of
 
 MOST_MOMENTS = 1800
 """Newest moments of a host that are always kept in memory; with twice as many, the older half is dropped."""
@@ -116,13 +117,15 @@ class Conditions:
             but: Names of host folders to skip, because `add` gets their moments.
         """
         without = set(but)
-        for path in sorted((run / HOSTS).glob(f"*/{PATTERN}")):
-            if path.parent.name not in without:
-                for found in self._new_of(path):
-                    self._take(found)
+        every = groupby(sorted((run / HOSTS).glob(f"*/{PATTERN}")), lambda path: path.parent.name)
+        paths = [path for host, files in every if host not in without for path in in_order(files)]
+        self._read = {path: self._read.get(path, 0) for path in paths}  # the number of a removed file is used again
+        for path in paths:
+            for found in self._new_of(path):
+                self._take(found)
 
     def _new_of(self, path: Path) -> list[ReadMoments]:
-        begin, found, end = self._read.get(path, 0), [], 0
+        begin, found, end = self._read[path], [], 0
         try:
             with path.open("rb") as file:
                 file.seek(begin)

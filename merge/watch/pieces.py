@@ -29,12 +29,13 @@ from distprof.contract.watch import (
     unit_of,
 )
 from distprof.errors import DataError
-from distprof.files import read_small
+from distprof.files import FRAME_HEAD_BYTES, read_small
 
 Columns = dict[str, Integers]
 PATTERN = "watch-[0-9]*.bin"
-LARGEST = 1 << 53
-"""Largest number that a frame may hold (times in microseconds, sizes in KiB): a larger one is damage."""
+LARGEST = 1 << 52
+"""Largest number that a frame may hold (times in microseconds, sizes in KiB), and largest sum of differences: a larger
+one is damage. Twice as much, as the end of a row can be, fits into 64 bits in nanoseconds."""
 STEP_ENDS = "step_ends.bin"
 MAGIC = int.from_bytes(b"distprof"[:7], "little")
 MOST_SPAN_NS = 366 * 86_400 * 10**9
@@ -72,9 +73,9 @@ class RankReader:
             folder: The folder of the rank. It need not exist yet.
         """
         self.folder = folder
-        self._read: dict[tuple[str, int], int] = {}
-        """Bytes read so far, by name and inode of a file. A file that replaced another one is read from its start,
-        unless it is only the thinned form of what was read before."""
+        self._read: dict[str, tuple[bytes, int]] = {}
+        """By file name: the head of its first frame, with a checksum, and the bytes read so far. A file with another
+        head replaced the one before; it is read from its start, unless it is only the thinned form of that."""
 
     def new(self) -> Piece:
         """Returns what was appended since the last call."""
@@ -88,19 +89,19 @@ class RankReader:
 
     def _new_of(self, path: Path) -> list[tuple[Frame, PackedRows]]:
         with path.open("rb") as file:
-            key = path.name, path.stat().st_ino
-            was_there = any(name == path.name for name, _ in self._read)
-            is_new = key not in self._read
-            begin = self._read.get(key, 0)
+            head = file.read(FRAME_HEAD_BYTES)
+            before, begin = self._read.get(path.name, (b"", 0))
+            is_other = not head.startswith(before)  # an inode would not tell: it may be given to a later file again
+            begin = 0 if is_other else begin
             file.seek(begin)
             content = file.read()
         found: list[tuple[Frame, PackedRows]] = []
         end = 0
         for end, frame, rows in packed_frames(content):  # noqa: B007 (the last one is needed)
             found.append((frame, rows))
-        self._read[key] = begin + end
+        self._read[path.name] = head, begin + end
         is_thinned = any(note.kind == "thinned" for frame, _ in found[:1] for note in frame.notes)
-        return [] if was_there and is_new and is_thinned else found
+        return [] if is_other and is_thinned else found
 
 
 def piece_of(found: Iterable[tuple[Frame, PackedRows]]) -> Piece:
@@ -141,7 +142,8 @@ def _unpacked(every: list[PackedRows]) -> Columns:
 
 def _is_too_large(rows: PackedRows) -> bool:
     """Returns whether a number exceeds `LARGEST`, which only happens in damaged frames and could overflow 64 bits."""
-    return any(max(map(abs, getattr(rows, name)), default=0) > LARGEST for name in StepRows.__struct_fields__)
+    sizes = ((name, map(abs, getattr(rows, name))) for name in StepRows.__struct_fields__)
+    return any((sum(every) if name in GROWING else max(every, default=0)) > LARGEST for name, every in sizes)
 
 
 def old_columns(folder: Path) -> Columns | None:

@@ -38,14 +38,18 @@ class Register:
         self._numbers: Counter[str] = Counter()
         self._seen_ns: dict[str, float] = {}
 
-    def update(self, found: Sequence[WatchFinding], now_ns: float, last_step: int, near_steps: float) -> None:
+    def update(self, found: Sequence[WatchFinding], now_ns: float, last_step: int, near_steps: float, *,
+               stopped: bool = False) -> None:
         """Adds new findings, updates those that were found again, and ends those that have not been found for long.
 
         Args:
             found: The findings of this search, with empty ids.
-            now_ns: Current time of the job, in ns since the epoch.
-            last_step: The step at which findings that were not found for long are said to have ended.
+            now_ns: Current time, in ns since the epoch, by the clock of this kind of search: of the job, or of the
+                watching process for ranks that stopped.
+            last_step: The last step that all ranks ended. Findings that were not found for long ended with it.
             near_steps: Findings of the same kind and rank are the same if their onsets are no more steps apart.
+            stopped: Whether this was the search for ranks that stopped; it ends no other findings, nor do other
+                searches end these.
         """
         taken: set[str] = set()
         for one in found:
@@ -66,8 +70,9 @@ class Register:
                     whole.module or old.module, whole.line or old.line, whole.window or old.window)
                 self.findings.remove(old)
         for place, old in enumerate(self.findings):
-            if old.id not in taken and old.until_step is None and now_ns - self._seen_ns[old.id] > GONE_NS:
-                self.findings[place] = msgspec.structs.replace(old, until_step=last_step)
+            mine = old.id not in taken and old.until_step is None and (old.kind == "stopped") is stopped
+            if mine and now_ns - self._seen_ns[old.id] > GONE_NS:
+                self.findings[place] = msgspec.structs.replace(old, until_step=max(last_step, old.onset_step))
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id

@@ -165,6 +165,8 @@ class _AmdGpu(_Gpu):
     def __init__(self, smi: Any, handle: Any, number: int, pids: RankPids) -> None:
         super().__init__(number)
         self._smi, self._handle, self._pids = smi, handle, pids
+        self._bad = 0
+        """How often the status of the links was one of errors."""
         self._questions = [
             self._clock, self._power, self._heat, self._reasons, self._use, self._errors, self._link_errors,
             self._processes]
@@ -201,8 +203,9 @@ class _AmdGpu(_Gpu):
         self._put(into, "gpu_ecc_uncorrected", found["uncorrectable_count"])
 
     def _link_errors(self, into: Values) -> None:
-        bad = int(self._smi.amdsmi_gpu_xgmi_error_status(self._handle) != self._smi.AmdSmiXgmiStatus.NO_ERRORS)
-        self._put(into, "gpu_link_errors", bad)
+        # the status is of the time since it was read last: reading resets it
+        self._bad += self._smi.amdsmi_gpu_xgmi_error_status(self._handle) != self._smi.AmdSmiXgmiStatus.NO_ERRORS
+        self._put(into, "gpu_link_errors", self._rates.per_second("links", self._bad))
 
     def _processes(self, into: Values) -> None:
         here = {one["pid"] for one in self._smi.amdsmi_get_gpu_process_list(self._handle)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -91,19 +92,21 @@ class _Tcp:
 
 
 def _ports(rates: Rates) -> list[_Port]:
-    found = []
-    for path in sorted(INFINIBAND.glob("*/ports/*/counters"))[:MOST]:
+    found, paths = [], sorted(INFINIBAND.glob("*/ports/*/counters"))[:MOST]
+    number = Counter(path.parents[2] for path in paths)
+    for path in paths:
+        adapter, port = path.parents[2], path.parent.name
         with suppress(OSError, ValueError, IndexError):  # a port without these files
-            found.append(_Port(rates, path))
+            # named as UCX and NCCL do
+            found.append(_Port(rates, path, f"{adapter.name}:{port}" if number[adapter] > 1 else adapter.name))
     return found
 
 
 class _Port:
     """A port of an InfiniBand adapter."""
 
-    def __init__(self, rates: Rates, counters: Path) -> None:
-        self._rates, self._counters = rates, counters
-        self._name = counters.parents[2].name
+    def __init__(self, rates: Rates, counters: Path, name: str) -> None:
+        self._rates, self._counters, self._name = rates, counters, name
         gigabits = (counters.parent / "rate").read_text().split()[0]
         self._most_bytes = float(gigabits) * 1e9 / 8
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
+from distprof.launch.watching.readings import rates
 from distprof.launch.watching.readings.gpus import amd_readings
 from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.machines import Conditions
@@ -75,8 +76,9 @@ def test_trouble_of_a_gpu_is_named(tmp_path, trouble, sentence):
     assert explained(finding, conditions, hosts, {0: 1, 1: 0}) == []  # the other rank's
 
 
-def test_columns_of_amd(monkeypatch):
-    smi = SimpleNamespace(
+def pretended_smi():
+    """AMD's library."""
+    return SimpleNamespace(
         amdsmi_init=lambda: None, amdsmi_get_processor_handles=lambda: ["a"],
         AmdSmiClkType=SimpleNamespace(GFX="gfx"), AmdSmiTemperatureType=SimpleNamespace(HOTSPOT="hot"),
         AmdSmiTemperatureMetric=SimpleNamespace(CURRENT="now"), AmdSmiXgmiStatus=SimpleNamespace(NO_ERRORS=0),
@@ -88,18 +90,36 @@ def test_columns_of_amd(monkeypatch):
         amdsmi_get_gpu_activity=lambda gpu: {"gfx_activity": 88},
         amdsmi_get_gpu_total_ecc_count=lambda gpu: {"correctable_count": 4, "uncorrectable_count": 0},
         amdsmi_gpu_xgmi_error_status=lambda gpu: 0, amdsmi_get_gpu_process_list=lambda gpu: [{"pid": 77}])
+
+
+def test_columns_of_amd(monkeypatch):
+    smi = pretended_smi()
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
     read, = amd_readings(lambda: {5: 77})
     values = {}
     read(values)
     assert values == {"gpu_mhz/0": 900, "gpu_most_mhz/0": 2100, "gpu_watts/0": 540, "gpu_most_watts/0": 750,
                       "gpu_celsius/0": 97, "gpu_thermal/0": 1, "gpu_power/0": 0, "gpu_busy/0": 0.88,
-                      "gpu_ecc_uncorrected/0": 0, "gpu_link_errors/0": 0, "rank_gpu/5": 0}
+                      "gpu_ecc_uncorrected/0": 0, "rank_gpu/5": 0}
     smi.amdsmi_get_clock_info = lambda gpu, kind: {}
     read(values := {})
     read(values)
     assert "gpu_mhz/0" not in values
-    assert values["gpu_ecc_corrected/0"] == 0
+    assert values["gpu_ecc_corrected/0"] == values["gpu_link_errors/0"] == 0
+
+
+def test_a_status_of_amd_links_tells_of_errors_since_it_was_read_last(monkeypatch):
+    """The driver forgets them then; at first, they are those of a time before the job."""
+    smi, statuses = pretended_smi(), iter([1, 2, 0, 1])
+    smi.amdsmi_gpu_xgmi_error_status = lambda gpu: next(statuses)
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    read, = amd_readings(dict)
+    found = []
+    for second in (0.0, 4.0, 5.0, 9.0):
+        monkeypatch.setattr(rates, "time", SimpleNamespace(monotonic=lambda now=second: now))
+        read(values := {})
+        found.append(values.get("gpu_link_errors/0"))
+    assert found == [None, 0.25, 0, 0.25]
 
 
 @pytest.mark.stress

@@ -25,7 +25,7 @@ class Job:
     """Two ranks: rank 0 waits for rank 1, whose processor time is what a test says."""
 
     def __init__(self, run, monkeypatch):
-        self.run, self.now_s, self.used_s, self.answers = run, 0.0, 0.0, True
+        self.run, self.now_s, self.used_s, self.answers = run, -1.0, 0.0, True
         self.search = HangSearch(run, lambda: {0: os.getpid(), 1: 4321})
         monkeypatch.setattr(hangs, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: self.now_ns))
         monkeypatch.setattr(hangs, "activity", self._activity)
@@ -47,8 +47,8 @@ class Job:
         except FileNotFoundError:
             return 0
 
-    def until(self, second, step=30, last_ns=LAST_NS, step_ns=60e6):
-        """Looks every second; what is found in the end."""
+    def until(self, second, step=30, last_ns=LAST_NS, step_ns=60e6, ahead_s=0):
+        """Looks every second, from 0 on; what is found in the end. The clock of rank 1 may be ahead."""
         found = None
         while self.now_s < second:
             self.now_s += 1
@@ -56,11 +56,13 @@ class Job:
                 for rank in range(2):
                     folder = self.run / f"rank{rank:05d}"
                     folder.mkdir(exist_ok=True)
-                    (folder / STUCK_JSON).write_bytes(msgspec.json.encode(rank_stuck(rank, self.now_ns)))
-            ranks = [RankState(rank=rank, host="a", step=step, time_ns=last_ns, step_ns=step_ns, waiting_ratio=None,
-                               data_ns=None, forward_ns=None, backward_ns=None, optimizer_ns=None, device_ns=None,
-                               host_bytes=None, device_bytes=None) for rank in range(2)]
-            found = self.search.look(ranks, self.now_ns)
+                    told = rank_stuck(rank, self.now_ns + rank * ahead_s * SECOND)
+                    (folder / STUCK_JSON).write_bytes(msgspec.json.encode(told))
+            ranks = [RankState(rank=rank, host="a", step=step, time_ns=last_ns + rank * ahead_s * SECOND,
+                               step_ns=step_ns, waiting_ratio=None, data_ns=None, forward_ns=None, backward_ns=None,
+                               optimizer_ns=None, device_ns=None, host_bytes=None, device_bytes=None)
+                     for rank in range(2)]
+            found = self.search.look(ranks)
         return found
 
 
@@ -84,6 +86,33 @@ def test_a_hang_is_found_in_time_and_ends(job):
     assert finding.cost_ns == 41 * SECOND
     assert finding.text == "rank 1 hung in step 31 for 41 s, then the job continued; train.py:57"
     assert finding.why == []
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, -60, 5, 60, 3600])
+def test_a_clock_that_is_wrong_neither_delays_nor_makes_a_hang(job, ahead_s):
+    for second in range(60):
+        assert job.until(second, last_ns=LAST_NS + second * SECOND, ahead_s=ahead_s) is None
+    assert job.until(69, last_ns=LAST_NS + 59 * SECOND, ahead_s=ahead_s) is None
+    finding = job.until(76, last_ns=LAST_NS + 59 * SECOND, ahead_s=ahead_s)
+    assert finding.ranks == [1]
+    assert finding.cost_ns == 17 * SECOND
+    assert job.until(80, step=31, last_ns=LAST_NS + 79 * SECOND, ahead_s=ahead_s).until_step == 31
+    assert finding.cost_ns == 20 * SECOND
+
+
+def test_rows_that_come_late_do_not_delay_it(job):
+    """Those before a hang wait for the next time that ranks write, which is every 3 s."""
+    for second in range(60):
+        job.until(second, last_ns=LAST_NS + second * SECOND)
+    job.until(63, last_ns=LAST_NS + 59 * SECOND)
+    assert job.until(76, last_ns=LAST_NS + 60 * SECOND) is not None
+
+
+@pytest.mark.parametrize("set_by_s", [-3600, -60, 60, 3600])
+def test_a_clock_that_is_set_is_no_hang(job, set_by_s):
+    for second in range(60):
+        assert job.until(second, last_ns=LAST_NS + (second + set_by_s * (second > 20)) * SECOND) is None
+    assert job.asked == 0
 
 
 def test_who_computes_is_asked_again_less_and_less_often(job):

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from distprof.contract.conditions import MARK, READINGS, encoded, moments, reading_of
 from distprof.launch.watching.machine import SHARE, MachineReader, MachineSample, _Reading, _share_out
-from distprof.launch.watching.readings import processes
+from distprof.launch.watching.readings import processes, rates, traffic
 from distprof.launch.watching.readings.processes import Others, Ranks
 from distprof.launch.watching.readings.rates import Rates, numbers
 from distprof.launch.watching.reasons import MOMENTS, ConditionsFile, MachineWatch, folder_of
@@ -70,6 +71,48 @@ def test_the_oldest_files_are_removed(tmp_path):
     assert not (tmp_path / "conditions-000.bin").exists()
     last = max(tmp_path.iterdir())
     assert list(moments(last.read_bytes()))[-1][1].times_ns[-1] > 2900 * 10**9
+
+
+def many_files(folder):
+    """Files that are full after each moment, past the number 999; the time of the next moment, in s."""
+    file = ConditionsFile(folder, "a", most_bytes=1)
+    file._number = 996
+    for second in range(1, 8):
+        file.add(sample(second, runnable=second))
+        file.write()
+    return 8
+
+
+def test_a_new_file_follows_the_newest_when_numbers_begin_again(tmp_path):
+    folder = tmp_path / "hosts" / "a-1"
+    second = many_files(folder)
+    before = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert {"conditions-999.bin", "conditions-000.bin", "conditions-002.bin"} <= before.keys()
+    again = ConditionsFile(folder, "a")  # the watcher of a restarted job
+    again.add(sample(second, runnable=second))
+    again.write()
+    after = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert after.keys() - before.keys() == {"conditions-003.bin"}
+    assert {name: after[name] for name in before} == before
+    conditions = Conditions()
+    conditions.look(tmp_path)
+    assert list(conditions.hosts["a"].column("runnable")) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_file_that_takes_the_number_of_a_removed_one_is_read_from_its_start(tmp_path):
+    folder = tmp_path / "hosts" / "a-1"
+    first, conditions = ConditionsFile(folder, "a"), Conditions()
+    for second in (1, 2):
+        first.add(sample(second, runnable=second))
+    first.write()
+    conditions.look(tmp_path)
+    next(folder.iterdir()).unlink()
+    conditions.look(tmp_path)
+    anew = ConditionsFile(folder, "a")
+    anew.add(sample(3, runnable=3))
+    anew.write()
+    conditions.look(tmp_path)
+    assert list(conditions.hosts["a"].column("runnable")) == [1, 2, 3]
 
 
 def test_what_is_not_read_for_long_is_unknown():
@@ -135,6 +178,33 @@ def test_counters_that_begin_anew_are_unknown():
     assert rates.grown("x", 9) == 4
     assert rates.grown("x", 3) is None
     assert numbers("0-2,7\n") == {0, 1, 2, 7}
+
+
+def port(folder, adapter, number, **counters):
+    """A port of an InfiniBand adapter, as the kernel shows it."""
+    own = folder / adapter / "ports" / str(number)
+    (own / "counters").mkdir(parents=True, exist_ok=True)
+    (own / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    for name in ("port_xmit_data", "port_rcv_data", "symbol_error", "link_downed", "port_rcv_errors"):
+        (own / "counters" / name).write_text(f"{counters.get(name, 0)}\n")
+
+
+def test_ports_of_one_adapter_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(traffic, "INFINIBAND", tmp_path)
+    every = []
+    for second, sent in enumerate((0, 250)):
+        port(tmp_path, "mlx4_0", 1, port_xmit_data=1000 * sent)
+        port(tmp_path, "mlx4_0", 2, port_rcv_data=sent, symbol_error=sent)
+        port(tmp_path, "mlx5_0", 1, port_xmit_data=2 * sent)
+        every = every or traffic._ports(Rates())
+        monkeypatch.setattr(rates, "time", SimpleNamespace(monotonic=lambda now=second: now))
+        values = {}
+        for one in every:
+            one.read(values)
+    assert values == {
+        "net_bytes/mlx4_0:1": 1e6, "net_bytes/mlx4_0:2": 1e3, "net_bytes/mlx5_0": 2e3,
+        "net_errors/mlx4_0:1": 0, "net_errors/mlx4_0:2": 250, "net_errors/mlx5_0": 0,
+        "net_most_bytes/mlx4_0:1": 25e9, "net_most_bytes/mlx4_0:2": 25e9, "net_most_bytes/mlx5_0": 25e9}
 
 
 @pytest.mark.job

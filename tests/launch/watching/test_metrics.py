@@ -46,6 +46,13 @@ def test_names_have_base_units_and_unknown_values_are_not_there():
     assert not [name for name in found if 'where="device"' in name or 'phase="device"' in name]
 
 
+def test_waiting_is_explained_as_all_the_time_in_collectives():
+    """In which data moves, too."""
+    text = exposition(job_state(), "")[0].decode()
+    help_text = next(line for line in text.splitlines() if line.startswith("# HELP distprof_waiting_ratio "))
+    assert help_text.endswith("waits for others, or for data to move.")
+
+
 def test_a_finding_that_ended_is_0_and_one_of_the_whole_job_has_no_rank():
     found = series(job_state(findings=[slow_rank(2, until_step=6500), slow_rank(id="r", kind="regression", ranks=[])]))
     assert found['distprof_finding_active{kind="slow_rank",rank="2"}'] == 0

@@ -83,11 +83,49 @@ def test_ranks_that_are_gone_hold_up_no_other_request(tmp_path):
     ask(run, "trace=3", "asked", latest_step=10, step_s=0.1)
     rank_of(window_folder(run, 1), 0, status="recording", partial=True)
     assert not finished(run, 1)
-    for path in (run / WATCH / REQUEST_JSON, *window_folder(run, 1).glob("*/*")):
-        os.utime(path, (time.time() - 400,) * 2)
+    age(run)
     assert finished(run, 1)
     running(run, end_ns=5)
     assert finished(run, 1)
+
+
+def age(run):
+    """As if all that a request and its ranks wrote was 400 s old."""
+    for path in (run / WATCH / REQUEST_JSON, *window_folder(run, 1).glob("*/*"), window_folder(run, 1)):
+        os.utime(path, (time.time() - 400,) * 2)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_rank_that_is_ready_meanwhile_is_no_sign_that_it_is_gone(tmp_path, monkeypatch, old):
+    run = running(tmp_path / "run")
+    ask(run, "trace=3", "asked", latest_step=10, step_s=0.1)
+    for rank in (0, 1):
+        own = rank_of(window_folder(run, 1), rank, status="recording", partial=True)
+    if old:
+        age(run)
+    stat, looks = Path.stat, []
+
+    def renamed(path, **how):
+        if path.parent == own:
+            looks.append(path)  # the first is for its progress
+            if len(looks) == 2:
+                own.rename(own.with_suffix(""))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", renamed)
+    assert not finished(run, 1)
+    assert own.with_suffix("").is_dir()
+
+
+@pytest.mark.parametrize("name", ["rank00000.bak", "rank00001-copy", "rank7", "rank00000.partial.old"])
+def test_what_else_lies_among_the_folders_of_ranks_is_no_rank(tmp_path, name):
+    run = running(tmp_path / "run", world_size=None)
+    ask(run, "trace=3", "asked", latest_step=10, step_s=0.1)
+    for folder in (run, window_folder(run, 1)):
+        rank_of(folder, 3)
+        (folder / name).mkdir()
+    found = progress(run, 1)
+    assert (found.of, found.read, found.written, found.is_over) == (1, 1, (3,), True)
 
 
 def test_numbers_go_on_where_a_request_was_lost(tmp_path):

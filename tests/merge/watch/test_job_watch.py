@@ -10,8 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from distprof.contract.watch import StepRows
 from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.merge.watch import job_watch
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
+from distprof.recording.watch.thinning import _halved
 from support.watched_jobs.job import MS, Job, Link, Trouble
 from support.watched_jobs.judged import Watched, watch_live
 from support.watched_jobs.pieces import BEGAN_NS, Ranks
@@ -52,6 +55,13 @@ def test_a_rank_that_becomes_slow_is_named_with_step_phase_and_cost(phase: str) 
     assert found.onset_step == pytest.approx(700, abs=3)
     assert found.per_step_ns == pytest.approx(40 * MS, rel=0.25)
     assert found.cost_ns == pytest.approx(40 * MS * (STEPS - 700), rel=0.25)
+
+
+@pytest.mark.parametrize(("step_ns", "phase"), [(SLOW, "data"), (3000.0 * MS, "forward")])
+def test_steps_that_become_much_longer_are_no_single_long_ones_besides(step_ns: float, phase: str) -> None:
+    trouble = Trouble(ranks=(2,), onset=200, until=400, extra_ns=1.5 * step_ns, phase=phase)
+    found = only(watch_live(Job(num_steps=600, step_ns=step_ns, load=0.01, seed=3, troubles=(trouble,))))
+    assert (found.kind, found.ranks, found.onset_step) == ("slow_rank", [2], 200)
 
 
 @pytest.mark.parametrize("onset", [700, 705, 1000])
@@ -277,3 +287,42 @@ def test_a_rank_may_join_later() -> None:
         watch.add(rank, ranks.new(rank, ranks.end_ns))
     assert watch.findings() == []
     assert [one.host for one in watch.state(BEGAN_NS, run_id="x", running=False).ranks] == ["a", "b"]
+
+
+def test_afterwards_no_row_is_lost_where_ranks_were_not_thinned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_watch, "AT_ONCE", 64)
+    ranks = Ranks(play(Job(num_steps=600, step_ns=SLOW)))
+    pieces = {rank: ranks.new(rank, ranks.end_ns) for rank in range(4)}
+    rows = StepRows(**{name: values.tolist() for name, values in pieces[2].columns.items()})
+    pieces[2].columns = {name: np.array(values) for name, values in msgspec.structs.asdict(_halved(rows)).items()}
+    watch = watched_pieces(pieces, dict.fromkeys(range(4), "a"))
+    assert len(watch._grid.first) == 600
+    assert not np.isnan(watch._grid.rows[:, :, 0]).any()
+    assert len(watch._sampled.step) > 60
+
+
+def test_what_is_not_found_again_ends_while_the_job_runs() -> None:
+    ranks, watch = Ranks(play(Job(num_steps=400, step_ns=SLOW))), JobWatch(dict.fromkeys(range(4), "a"))
+    ends = []
+    for now_s in range(4, 120, 4):
+        for rank in range(4):
+            watch.add(rank, ranks.new(rank, now_s * 1e9))
+        if now_s == 60:
+            once = WatchFinding(id="", kind="slow_rank", ranks=[1], onset_step=100, onset_ns=int(BEGAN_NS + 40e9))
+            watch._note([once], SLOW)
+        state = watch.state(int(BEGAN_NS + now_s * 1e9), run_id="x", running=True)
+        ends += [(now_s, one.until_step) for one in state.findings]
+    assert dict(ends)[88] is None
+    assert dict(ends)[100] == dict(ends)[116] == pytest.approx(92 / 0.4, abs=12)
+
+
+def test_what_is_over_ended_with_a_step_that_all_ranks_took() -> None:
+    """Rank 3, whose rows came 40 s late, had stopped; `num_steps` is the number of the step after that one."""
+    ranks, watch = Ranks(play(Job(num_steps=400, step_ns=SLOW))), JobWatch(dict.fromkeys(range(4), "a"))
+    for now_s in range(4, 160, 4):
+        for rank in range(3 if 40 < now_s < 80 else 4):
+            watch.add(rank, ranks.new(rank, now_s * 1e9))
+        state = watch.state(int(BEGAN_NS + now_s * 1e9), run_id="x", running=True)
+        if state.findings and state.findings[0].until_step is not None:
+            break
+    assert [(one.kind, one.ranks, one.until_step) for one in state.findings] == [("stopped", [3], state.num_steps - 1)]

@@ -18,8 +18,9 @@ from distprof.contract.watch import (
     encoded,
     frames,
     packed_frames,
+    unit_of,
 )
-from distprof.merge.watch.pieces import RankReader, piece_of
+from distprof.merge.watch.pieces import LARGEST, RankReader, piece_of
 
 
 def rows(first: int, number: int, count: int = 10) -> StepRows:
@@ -95,6 +96,29 @@ def test_a_damaged_frame_costs_what_was_in_it(tmp_path: Path) -> None:
     assert RankReader(tmp_path).new().columns["first_step"].tolist() == [10]
 
 
+@pytest.mark.parametrize("damage", [
+    {"host_bytes": [1 << 53]}, {"first_step": [1 << 52, 1 << 52, 1]}, {"end_ns": [1 << 53], "span_ns": [1 << 53]},
+    {"span_ns": [1 << 64]}, {"backward_ns": [(1 << 53) - 1], "span_ns": [1 << 53]}])
+def test_numbers_that_are_too_large_cost_their_frame(damage: dict[str, list[int]]) -> None:
+    """As 64 bits would not hold what they become: a sum of differences, a time in nanoseconds, bytes."""
+    good, = as_written(Frame(rows=rows(0, 1)))
+    number = max(map(len, damage.values()))
+    columns: dict[str, list[int]] = {name: [0] * number for name in StepRows.__struct_fields__}
+    bad = good[0], PackedRows(**columns | {name: [*values, *[0] * (number - len(values))]
+                                           for name, values in damage.items()})
+    found = piece_of([bad, good]).columns
+    assert found["first_step"].tolist() == [0]
+    assert found["span_ns"].tolist() == [200_000_000]
+
+
+def test_the_largest_numbers_are_read_as_they_are() -> None:
+    columns: dict[str, list[int]] = {name: [LARGEST] for name in StepRows.__struct_fields__}
+    found = piece_of([(Frame(), PackedRows(**columns))]).columns
+    exact = {"end_ns": 2 * LARGEST, "backward_ns": LARGEST // 2}  # after the start of the row; twice of the rest
+    assert {name: values.tolist() for name, values in found.items()} == {
+        name: [exact.get(name, LARGEST) * unit_of(name)] for name in columns}
+
+
 def test_files_are_read_in_their_order_and_another_file_of_that_name_from_its_begin(tmp_path: Path) -> None:
     reader = RankReader(tmp_path)
     (tmp_path / "watch-001.bin").write_bytes(encoded(Frame(rows=rows(20, 1))))
@@ -104,6 +128,19 @@ def test_files_are_read_in_their_order_and_another_file_of_that_name_from_its_be
     other.write_bytes(encoded(Frame(rows=rows(30, 1))))
     other.replace(tmp_path / "watch-000.bin")
     assert reader.new().columns["first_step"].tolist() == [30]
+
+
+def test_a_file_thinned_again_is_not_read_from_where_an_earlier_one_of_its_inode_ended(tmp_path: Path) -> None:
+    """A file system gives the inode of a replaced file to a later one, as if the file was written anew in place."""
+    file, reader = tmp_path / "watch-000.bin", RankReader(tmp_path)
+    file.write_bytes(encoded(Frame(rows=rows(0, 2))))
+    assert reader.new().columns["first_step"].tolist() == [0, 10]
+    thinned = Frame(rows=rows(0, 300), notes=[Note(time_ns=1, step=3, kind="thinned")])
+    file.write_bytes(encoded(thinned) + encoded(Frame(rows=rows(3000, 3))))
+    assert reader.new().columns["first_step"].tolist() == []
+    with file.open("ab") as more:
+        more.write(encoded(Frame(rows=rows(3030, 1))))
+    assert reader.new().columns["first_step"].tolist() == [3030]
 
 
 def test_steps_that_are_there_twice_count_once() -> None:

@@ -1,0 +1,56 @@
+"""Rows of ranks on common steps: which rank is waited for, and that clocks of ranks are never compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distprof.contract.watch import StepRows
+from distprof.merge.watch.grid import Grid
+from distprof.merge.watch.pieces import Columns
+
+S = 1_000_000_000
+
+
+def row(step: int, span_s: float, ahead_s: float = 0.0) -> Columns:
+    """A row of one step, of a rank whose clock is ahead."""
+    columns = {name: np.zeros(1, np.int64) for name in StepRows.__struct_fields__}
+    return columns | {"first_step": np.array([step]), "num_steps": np.array([1]),
+                      "span_ns": np.array([int(span_s * S)]),
+                      "end_ns": np.array([int(((step + 1) * span_s + ahead_s + 1_700_000_000) * S)])}
+
+
+def grid(num_steps: int, span_s: float, late_rows: int, ahead_s: float = 0.0) -> Grid:
+    """Rows of three ranks after as many looks; those of the last rank come some looks later, after its first."""
+    found = Grid()
+    for rank in range(3):
+        found.add_rank(rank)
+    for step in range(num_steps):
+        for rank in range(2):
+            found.add(rank, row(step, span_s))
+        if step > late_rows or not step:
+            found.add(2, row(max(step - late_rows, 0), span_s, ahead_s))
+        found.advance()
+    return found
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, -20, 0, 20, 3600])
+def test_rows_that_come_a_little_later_are_waited_for_whatever_the_clock_says(ahead_s: float) -> None:
+    found = grid(100, 0.2, 20, ahead_s)
+    assert found.frontier() == 80
+    assert len(found.first) == 80
+    assert not np.isnan(found.rows[:, :, 0]).any()
+
+
+def test_so_are_those_of_long_steps() -> None:
+    found = grid(100, 20.0, 1)
+    assert found.frontier() == 99
+    assert not np.isnan(found.rows[:, :, 0]).any()
+
+
+@pytest.mark.parametrize(("span_s", "late_rows"), [(0.2, 80), (20.0, 5)])
+def test_a_rank_that_lags_far_behind_is_not_waited_for(span_s: float, late_rows: int) -> None:
+    found = grid(200, span_s, late_rows)
+    assert found.frontier() == 200
+    assert np.isnan(found.rows[:, 2, 0]).any()
+    assert not np.isnan(found.rows[:, :2, 0]).any()
