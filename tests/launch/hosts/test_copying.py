@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -353,6 +354,29 @@ def test_a_first_host_that_is_not_there_is_said_once_and_the_files_stay(tmp_path
     assert sender.state == "kept"
     line, = said
     assert "cannot copy files to host-a" in line and "Connection refused" in line and "hint:" in line
+
+
+def test_a_first_host_whose_packets_are_dropped_is_said_while_the_job_runs(tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt then ends only after the timeouts of all addresses."""
+    now_s, said_s, said = 0.0, list[float](), list[str]()
+
+    def attempt(_: Announcement) -> None:
+        nonlocal now_s
+        now_s += 12.0
+        if now_s > 200.0:
+            sender._end = End(exit_code=0)
+        raise OSError("timed out")
+
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(sending, "connected", attempt)
+    sender = Sender(a_run(tmp_path / "there", THERE), host="host-b", stem=STEM, boot_id="12345678",
+                    say=lambda line: (said.append(line), said_s.append(now_s)), uploaded=False)
+    monkeypatch.setattr(sender, "_changed", SimpleNamespace(wait=lambda _: None, clear=lambda: None))
+    sender._to = Announcement(protocol=PROTOCOL, addresses=["a"], port=1, token="t", certificate="", host="host-a")
+    sender._work()
+    assert said_s == [48.0], "by the first attempt that ends 30 s or more after the first failure"
+    assert "cannot copy files to host-a" in said[0] and "timed out" in said[0]
 
 
 @pytest.mark.parametrize(("host", "announced"), [("127.0.0.2", ["127.0.0.2", "127.0.0.1", "host-a"]),
