@@ -56,7 +56,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         is_alone: Whether the job ran on one host only; else the first launcher that finds all ranks merges them.
         gathered: If hosts share no directory: the result of copying their files.
     """
-    interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
+    interrupted = _was_interrupted(code, directory, started)
     if gathered is not None:
         _forget_copied(directory, gathered)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
@@ -69,7 +69,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     if gathered is not None and gathered.role == "copied" and uploaded_to is None:
         say(f"{done} Copied to {gathered.place}, where the answer is printed. The files also stay here.")
     elif gathered is not None and gathered.role == "first" and uploaded_to is None:
-        _finish_first(directory, gathered, done, after_merge, job_lines, merges=merges,
+        _finish_first(directory, started, gathered, done, after_merge, job_lines, merges=merges,
                       has_failed=bool(code) and not interrupted)
     elif (not closed and not cut) or (after_merge is not None and code):
         say(done, *_indented(job_lines))
@@ -101,7 +101,7 @@ def _forget_copied(directory: Path, gathered: Gathered) -> None:
                 (directory / name).unlink(missing_ok=True)
 
 
-def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: AfterMerge | None,
+def _finish_first(directory: Path, started: RunJson, gathered: Gathered, done: str, after_merge: AfterMerge | None,
                   job_lines: Sequence[str], *, merges: bool, has_failed: bool) -> None:
     """Ends the job on the first host, to which other hosts copied their files.
 
@@ -110,8 +110,9 @@ def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: A
     for end in gathered.ends:
         about = about_run(directory)
         if end.exit_code and about is not None:
-            _write_end(directory, about, end.exit_code, end.failed)
-            has_failed = True
+            has_failed = has_failed or not _was_interrupted(end.exit_code, directory, started)
+            _write_end(directory, about, end.exit_code, {"interrupted": not has_failed,
+                                                         **(end.failed if has_failed else {})})
     if gathered.missing:
         say(f"without {', '.join(gathered.missing)}: "
             f"{'its' if len(gathered.missing) == 1 else 'their'} files did not all arrive")
@@ -216,6 +217,11 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
     say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)
     if after_merge is not None:
         after_merge(directory)
+
+
+def _was_interrupted(code: int, directory: Path, started: RunJson) -> bool:
+    """Returns whether the user interrupted the job after everything was recorded, which is no failure."""
+    return code == 128 + signal.SIGINT and _is_whole(directory, started)
 
 
 def _is_whole(directory: Path, started: RunJson) -> bool:
