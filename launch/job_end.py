@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from distprof.compiled.library import is_built
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_folder
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_files, rank_folder
 from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.errors import DataError, DistprofError
@@ -60,7 +60,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     if gathered is not None:
         _forget_copied(directory, gathered)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
-    closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
+    closed, cut = (len(list(rank_files(directory, RANK_JSON, suffix))) for suffix in ("", PARTIAL_SUFFIX))
     ranks = counted(closed, "rank") if about.world_size is None else f"{closed} of {counted(about.world_size, 'rank')}"
     done = f"{ranks} recorded{f', {cut} unfinished' if cut else ''}."
     if cut and not is_built():
@@ -116,7 +116,7 @@ def _finish_first(directory: Path, started: RunJson, gathered: Gathered, done: s
     if gathered.missing:
         say(f"without {', '.join(gathered.missing)}: "
             f"{'its' if len(gathered.missing) == 1 else 'their'} files did not all arrive")
-    if not merges or (has_failed and not gathered.missing) or not any(directory.glob(f"rank?????/{RANK_JSON}")):
+    if not merges or (has_failed and not gathered.missing) or not any(rank_files(directory, RANK_JSON)):
         if job_lines:
             say(*job_lines)
         _say_next(done, directory, (), has_failed=has_failed, uploaded_to=None)
