@@ -16,6 +16,7 @@ import pytest
 from distprof.contract.run_json import RunJson
 from distprof.errors import OutputError
 from distprof.launch.upload.job_upload import check_target
+from distprof.launch.upload.run_upload import upload_run
 from distprof.recording.run_directory import make_run_directory
 from distprof.storage.remote_path import RemotePath
 from distprof.storage.retrying import VARIABLE
@@ -175,6 +176,24 @@ def test_what_a_killed_uploader_left_is_finished(run: Path, server: S3Server, bu
                     name for name in _files(run) if name.startswith(f"{rank}/")}
     assert called("upload", run, url).returncode == 0
     assert _objects(server, url) == _files(run)
+
+
+def test_what_is_no_longer_in_a_merge_does_not_stay_beside_its_new_summary(run: Path, server: S3Server,
+                                                                          bucket: str) -> None:
+    merged, url = run / "merged", f"{bucket}/a"
+    for name in ("merged/summary.json", "merged/trace.json.gz", "merged/events.parquet/0", "hosts/one", "hosts/two"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("{}")
+    upload_run(run, url)
+    server.client().put_object(Bucket="jobs", Key="a/merged/mine", Body=b"x")
+    (merged / "trace.json.gz").unlink()
+    (merged / "summary.json").write_text("{ }")
+    (run / "hosts" / "one").unlink()  # another host may have uploaded it
+    upload_run(run, url)
+    assert set(_objects(server, url)) == {*_files(run), "merged/mine", "hosts/one"}
+    (merged / "events.parquet" / "0").unlink()
+    assert not upload_run(run, url).failed
+    assert set(_objects(server, url)) == {*_files(run), "merged/mine", "hosts/one"}
 
 
 def test_a_run_that_is_replaced_leaves_nothing_but_what_is_not_of_it(tmp_path: Path, server: S3Server,
