@@ -23,8 +23,8 @@ def duration(ns: float | None) -> str:
     """107828494 -> "107.83 ms"."""
     if ns is None:
         return UNKNOWN
-    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if abs(ns) >= size:
+    for least, size, unit in ((999.995e6, 1e9, "s"), (999.995e3, 1e6, "ms"), (999.5, 1e3, "us")):  # never "1000.00 ms"
+        if abs(ns) >= least:
             return f"{ns / size:.2f} {unit}"
     return f"{ns:.0f} ns"
 

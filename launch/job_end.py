@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from distprof.compiled.library import is_built
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_folder
+from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, TRACE_JSON, rank_files, rank_folder
 from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.errors import DataError, DistprofError
@@ -56,11 +56,11 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
         is_alone: Whether the job ran on one host only; else the first launcher that finds all ranks merges them.
         gathered: If hosts share no directory: the result of copying their files.
     """
-    interrupted = code == 128 + signal.SIGINT and _is_whole(directory, started)
+    interrupted = _was_interrupted(code, directory, started)
     if gathered is not None:
         _forget_copied(directory, gathered)
     about = _write_end(directory, started, code, {"interrupted": True} if interrupted else failed)
-    closed, cut = (len(list(directory.glob(f"rank?????{suffix}/{RANK_JSON}"))) for suffix in ("", PARTIAL_SUFFIX))
+    closed, cut = (len(list(rank_files(directory, RANK_JSON, suffix))) for suffix in ("", PARTIAL_SUFFIX))
     ranks = counted(closed, "rank") if about.world_size is None else f"{closed} of {counted(about.world_size, 'rank')}"
     done = f"{ranks} recorded{f', {cut} unfinished' if cut else ''}."
     if cut and not is_built():
@@ -69,7 +69,7 @@ def finish(directory: Path, started: RunJson, code: int, failed: Mapping[str, in
     if gathered is not None and gathered.role == "copied" and uploaded_to is None:
         say(f"{done} Copied to {gathered.place}, where the answer is printed. The files also stay here.")
     elif gathered is not None and gathered.role == "first" and uploaded_to is None:
-        _finish_first(directory, gathered, done, after_merge, job_lines, merges=merges,
+        _finish_first(directory, started, gathered, done, after_merge, job_lines, merges=merges,
                       has_failed=bool(code) and not interrupted)
     elif (not closed and not cut) or (after_merge is not None and code):
         say(done, *_indented(job_lines))
@@ -101,7 +101,7 @@ def _forget_copied(directory: Path, gathered: Gathered) -> None:
                 (directory / name).unlink(missing_ok=True)
 
 
-def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: AfterMerge | None,
+def _finish_first(directory: Path, started: RunJson, gathered: Gathered, done: str, after_merge: AfterMerge | None,
                   job_lines: Sequence[str], *, merges: bool, has_failed: bool) -> None:
     """Ends the job on the first host, to which other hosts copied their files.
 
@@ -110,12 +110,13 @@ def _finish_first(directory: Path, gathered: Gathered, done: str, after_merge: A
     for end in gathered.ends:
         about = about_run(directory)
         if end.exit_code and about is not None:
-            _write_end(directory, about, end.exit_code, end.failed)
-            has_failed = True
+            has_failed = has_failed or not _was_interrupted(end.exit_code, directory, started)
+            _write_end(directory, about, end.exit_code, {"interrupted": not has_failed,
+                                                         **(end.failed if has_failed else {})})
     if gathered.missing:
         say(f"without {', '.join(gathered.missing)}: "
             f"{'its' if len(gathered.missing) == 1 else 'their'} files did not all arrive")
-    if not merges or (has_failed and not gathered.missing) or not any(directory.glob(f"rank?????/{RANK_JSON}")):
+    if not merges or (has_failed and not gathered.missing) or not any(rank_files(directory, RANK_JSON)):
         if job_lines:
             say(*job_lines)
         _say_next(done, directory, (), has_failed=has_failed, uploaded_to=None)
@@ -216,6 +217,11 @@ def _merge(directory: Path, after_merge: AfterMerge | None, job_lines: Sequence[
     say(f"merged in {time.monotonic() - began:.1f} s into {quoted(merged)}{opened}", *lines)
     if after_merge is not None:
         after_merge(directory)
+
+
+def _was_interrupted(code: int, directory: Path, started: RunJson) -> bool:
+    """Returns whether the user interrupted the job after everything was recorded, which is no failure."""
+    return code == 128 + signal.SIGINT and _is_whole(directory, started)
 
 
 def _is_whole(directory: Path, started: RunJson) -> bool:

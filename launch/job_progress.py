@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 
-from distprof.contract.paths import PARTIAL_SUFFIX, STEP_LINES
+from distprof.contract.paths import PARTIAL_SUFFIX, STEP_LINES, rank_files
 from distprof.recording.plan import StepPlan
 from distprof.terminal import visible
 from distprof.units import counted, duration
@@ -168,11 +168,11 @@ def _show(directory: Path, plan: StepPlan, over: threading.Event) -> None:
 def last_steps(directory: Path) -> list[LastStep]:
     """Returns the last step of each rank that is recording and has ended a step."""
     found = []
-    for path in directory.glob(f"rank?????{PARTIAL_SUFFIX}/{STEP_LINES}"):
+    for path in rank_files(directory, STEP_LINES, PARTIAL_SUFFIX):
         with suppress(OSError, ValueError, KeyError):  # the folder was renamed, or the line is not complete
             row = json.loads(_last_line(path))
-            found.append(LastStep(rank=int(path.parent.name[4:9]), step=row["step"], name=row["pass"],
-                                  duration_ns=row["duration_ns"]))
+            rank = int(path.parent.name.removeprefix("rank").removesuffix(PARTIAL_SUFFIX))
+            found.append(LastStep(rank=rank, step=row["step"], name=row["pass"], duration_ns=row["duration_ns"]))
     return found
 
 

@@ -8,7 +8,16 @@ from itertools import islice
 from pathlib import Path
 
 from distprof.contract import rank_json
-from distprof.contract.paths import MERGED, PARTIAL_SUFFIX, RANK_JSON, REPORT_HTML, RUN_JSON, SUMMARY_JSON, TRACES
+from distprof.contract.paths import (
+    MERGED,
+    PARTIAL_SUFFIX,
+    RANK_JSON,
+    REPORT_HTML,
+    RUN_JSON,
+    SUMMARY_JSON,
+    TRACES,
+    rank_files,
+)
 from distprof.contract.run_json import RunJson
 from distprof.errors import DataError
 from distprof.launch import commands
@@ -86,8 +95,8 @@ def _about(run: Path) -> RunJson | None:
 def _next_steps(run: Path) -> Sequence[tuple[str, str]]:
     """Returns the next commands for a run, each with a reason; empty if there is nothing to do with it."""
     about, where = _about(run), quoted(run)
-    ranks = list(run.glob(f"rank?????/{RANK_JSON}"))
-    partial = list(run.glob(f"rank?????{PARTIAL_SUFFIX}/{RANK_JSON}"))
+    ranks = list(rank_files(run, RANK_JSON))
+    partial = list(rank_files(run, RANK_JSON, PARTIAL_SUFFIX))
     if about is None or not (ranks or partial):
         return ()
     if about.exit_code and not about.interrupted:

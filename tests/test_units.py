@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distprof.units import counted, spans
+from distprof.units import counted, duration, spans
 
 
 @given(st.sets(st.integers(0, 60)))
@@ -28,6 +29,20 @@ def members(part: str) -> range:
 
 def test_numbers_with_equal_gaps_are_a_range_from_four_on():
     assert spans([0, 8, 16, 24, 25]) == "0-24 by 8, 25" and spans([0, 8, 16]) == "0, 8, 16"
+
+
+@pytest.mark.parametrize(("ns", "text"), [
+    (None, "-"), (0, "0 ns"), (999, "999 ns"), (999.4, "999 ns"), (999.5, "1.00 us"), (1000, "1.00 us"),
+    (999_994, "999.99 us"), (999_995, "1.00 ms"), (999_996, "1.00 ms"), (107_828_494, "107.83 ms"),
+    (999_994_999, "999.99 ms"), (999_995_000, "1.00 s"), (999_999_999, "1.00 s"), (1e9, "1.00 s"),
+    (5e12, "5000.00 s"), (-999_996, "-1.00 ms")])
+def test_durations_have_the_unit_of_what_they_are_rounded_to(ns, text):
+    assert duration(ns) == text
+
+
+@given(st.floats(-1e12, 1e12))
+def test_no_duration_below_a_second_has_four_digits(ns):
+    assert duration(ns).endswith(" s") or abs(float(duration(ns).split()[0])) < 1000
 
 
 def test_one_thing_is_no_plural():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 FORMAT = 2
 """The newest run directory format that this version reads and the one that it writes. In format 1, each row of
 communication had the ranks of its group as a list, which took most of the space in jobs of a thousand ranks."""
@@ -43,3 +47,15 @@ def attempt_folder(attempt: int) -> str:
 def rank_folder(rank: int) -> str:
     """Returns the name of the folder of what a rank recorded."""
     return f"rank{rank:05d}"
+
+
+def rank_files(run: Path, file: str, suffix: str = "") -> Iterator[Path]:
+    """Yields the file with a name in each rank folder of the last attempt.
+
+    Args:
+        run: The run directory.
+        file: Name of the file.
+        suffix: `PARTIAL_SUFFIX` for folders that are being written, '' for complete ones.
+    """
+    folder = re.compile(rf"rank\d{{5,}}{re.escape(suffix)}")  # six digits from rank 100,000 on
+    return (path for path in run.glob(f"rank*{suffix}/{file}") if folder.fullmatch(path.parent.name))

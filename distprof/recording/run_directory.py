@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -47,6 +48,10 @@ MERGING = ".merging"
 """A folder in the run directory, created when a launcher merges what several hosts recorded there."""
 LOCK = ".claim"
 """A folder in the run directory that serves as a lock: creating a folder is atomic on every file system."""
+FOLDERS = re.compile("|".join((
+    rf"rank\d{{5,}}({re.escape(PARTIAL_SUFFIX)})?", r"attempt\d{4,}", MERGED, re.escape(MERGING), rf"\.{MERGED}\.tmp",
+    SUMMARIES, "summaries", HOSTS, WATCH_FOLDER, WINDOWS)))
+"""Names of the folders that are removed when a run is replaced, from a directory as from a URL."""
 
 
 def new_run_id() -> str:
@@ -120,9 +125,7 @@ def _remove(directory: Path, others: Sequence[Path], *, force: bool) -> None:
         raise OutputError(f"{directory} has files but no {RUN_JSON}: not a run",
                           hint="--force replaces only runs; choose another --out")
     for path in others:
-        ours = (path.name in (MERGED, MERGING, f".{MERGED}.tmp", SUMMARIES, "summaries", HOSTS, WATCH_FOLDER, WINDOWS)
-                or path.name.startswith(("rank", "attempt")))
-        if path.is_dir() and ours:
+        if path.is_dir() and FOLDERS.fullmatch(path.name):
             shutil.rmtree(path)
         elif path.name == REPORT_HTML:
             path.unlink()

@@ -10,7 +10,7 @@ from typing import Any
 
 MOST_BYTES = 8192
 RESERVED = 1024
-"""Bytes of `MOST_BYTES` that are reserved for the description of what was left out."""
+"""Bytes of `MOST_BYTES` that are reserved for the keys of the rows and the description of what was left out."""
 HEAD = 0.45
 """Maximum fraction of the remaining bytes for the head, if there are rows."""
 LEVELS = ((12, 300), (6, 300), (4, 200), (2, 120), (1, 60), (0, 40))
@@ -68,14 +68,23 @@ def answer(head: Mapping[str, Any], name: str = "", rows: Sequence[Any] = (), *,
     most = MOST_BYTES - RESERVED
     found, lists = _fitting(head, most * HEAD if name else most)
     if not name:
-        return _encoded(found | _left_out(lists, {}, ""))
+        return _whole(found, lists, {}, "")
     kept, of_rows = _fitting_rows(rows[offset:], name, most - len(_encoded(found).encode()))
     after = offset + len(kept)
     total = {"total": len(rows), "from": offset, "shown": len(kept)}
     more = {"next_offset": after} if kept and after < len(rows) else {}
     is_cut = bool(more) or offset > 0 or bool(lists | of_rows)
-    return _encoded({name: kept} | found | {f"num_{name}": len(rows)} | (
-        _left_out(lists | of_rows, total | more, hint) if is_cut else {}))
+    return _whole({name: kept} | found | {f"num_{name}": len(rows)}, lists | of_rows, total | more if is_cut else {},
+                  hint)
+
+
+def _whole(content: Mapping[str, Any], lists: Mapping[str, str], rows: Mapping[str, int], hint: str) -> str:
+    """Returns JSON of the content and of what was left out, which names as many shortened lists as fit."""
+    for most_named in range(MOST_NAMED, -1, -1):
+        text = _encoded({**content, **_left_out(lists, rows, hint, most_named)})
+        if len(text.encode()) <= MOST_BYTES:
+            break
+    return text
 
 
 def _fitting(value: object, most: float) -> tuple[Any, dict[str, str]]:
@@ -105,11 +114,11 @@ def _levels() -> Iterator[_Shortened]:
     return (_Shortened(most_items=items, most_chars=chars) for items, chars in LEVELS)
 
 
-def _left_out(lists: Mapping[str, str], rows: Mapping[str, int], hint: str) -> dict[str, Any]:
+def _left_out(lists: Mapping[str, str], rows: Mapping[str, int], hint: str, most_named: int) -> dict[str, Any]:
     """Returns the description of what was left out."""
     if not lists and not rows:
         return {}
-    short = {name[:60]: lists[name] for name in sorted(lists, key=lambda one: (one.count("."), one))[:MOST_NAMED]}
+    short = {name[:60]: lists[name] for name in sorted(lists, key=lambda one: (one.count("."), one))[:most_named]}
     more = len(lists) - len(short)
     return {"left_out": {**({"rows": dict(rows)} if rows else {}), **({"shortened_lists": short} if short else {}),
                          **({"more_shortened_lists": more} if more else {}), **({"hint": hint[:200]} if hint else {})}}

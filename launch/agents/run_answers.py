@@ -112,7 +112,8 @@ class RunAnswers:
             if state is None:
                 raise DataError(f"{self._run}: {NOTHING}", hint="ask again later, or ask the other tools")
             late = {one for finding in state.findings for one in finding.ranks}
-            ranks = sorted(state.ranks, key=lambda one: (one.rank not in late, one.waiting_ratio or 0.0, one.rank))
+            ranks = sorted(state.ranks, key=lambda one: (
+                one.rank not in late, one.waiting_ratio is None, one.waiting_ratio or 0.0, one.rank))
             rows = [msgspec.to_builtins(one) for one in ranks]
             for row in rows if rank is None else ():
                 del row["recent_ns"]

@@ -12,7 +12,7 @@ import click
 
 from distprof.errors import DataError, UsageError
 from distprof.files import write_whole
-from distprof.launch.options import JSON, PLACE, STRICT, run_directories
+from distprof.launch.options import JSON, PLACE, STRICT, check_rates, run_directories
 from distprof.launch.run_paths import checked
 from distprof.terminal import show
 
@@ -112,7 +112,7 @@ def compared(base: Sequence[Path], new: Sequence[Path], *, fail_if: Sequence[str
 
     Raises:
         DataError: A run cannot be read.
-        UsageError: A limit is malformed or its quantity is in no run, a rate is negative, or a run is repeated.
+        UsageError: A limit is malformed or its quantity is in no run, a rate is not positive, or a run is repeated.
         OutputError: The page cannot be written.
         IncompleteError: Data is missing and `strict` is set.
     """
@@ -124,9 +124,9 @@ def compared(base: Sequence[Path], new: Sequence[Path], *, fail_if: Sequence[str
     from distprof.merge.text.difference.formats import html as page_of
     from distprof.merge.text.problems import fail_if_incomplete
 
-    for option, rate in (("--peak", peak), ("--noise", noise)):
-        if rate is not None and not (math.isfinite(rate) and rate >= 0):
-            raise UsageError(f"{option} must be positive, not {rate}")
+    check_rates(peak=peak)
+    if noise is not None and not (math.isfinite(noise) and noise >= 0):
+        raise UsageError(f"--noise must be 0 % or more, not {100 * noise:g} %")
     limits = [limit_of(text) for text in fail_if]
     for option, side in (("--base", base), ("--new", new)):
         _fail_if_repeated(option, side)

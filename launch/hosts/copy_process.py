@@ -31,6 +31,8 @@ host."""
 GONE_S = 3.0
 """Seconds to wait for a host that had been disconnected for more than `QUIET_S`."""
 LOOK_S = 0.1
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""Addresses that stand for all addresses of this host; no other host can connect to them."""
 LOW_PRIORITY = 10
 
 
@@ -83,7 +85,8 @@ class CopyProcess:
         if self._first is None:
             self._serve()
         if self._announced is not None:
-            tell(FromHosts(serving=msgspec.structs.replace(self._announced, addresses=meet.addresses)))
+            addresses = list(dict.fromkeys((*self._announced.addresses, *meet.addresses)))
+            tell(FromHosts(serving=msgspec.structs.replace(self._announced, addresses=addresses)))
 
     def finish(self, end: End) -> Gathered:
         """Waits until all files are copied, or no more are expected."""
@@ -109,8 +112,8 @@ class CopyProcess:
             tell(FromHosts(say=f"cannot receive files from other hosts on port {port}: {why}; each host keeps its own"))
             return
         self._first = first
-        self._announced = Announcement(protocol=PROTOCOL, addresses=[], port=port, token=first.token,
-                                       certificate=shown, host=self._host)
+        self._announced = Announcement(protocol=PROTOCOL, addresses=[] if host in EVERYWHERE else [host], port=port,
+                                       token=first.token, certificate=shown, host=self._host)
 
     def _certificate(self) -> tuple[ssl.SSLContext | None, str]:
         if self._order.certificate is None:

@@ -90,7 +90,7 @@ class Sender:
         pause_s, ended_s = AGAIN_S, None
         while True:
             assert self._to is not None
-            to, began_s = self._to, time.monotonic()
+            to = self._to
             try:
                 with connected(to) as connection:
                     self._talk(connection, to)
@@ -98,7 +98,7 @@ class Sender:
             except (OSError, DataError) as error:
                 self._why = str(getattr(error, "strerror", None) or error) or type(error).__name__
             now_s = time.monotonic()
-            if self._failed_since_s is None or now_s - began_s > LONGEST_S:
+            if self._failed_since_s is None:
                 self._failed_since_s, pause_s = now_s, AGAIN_S
             if self._end is not None:
                 ended_s = ended_s or now_s

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
-from distprof.contract.paths import RANK_JSON
+from distprof.contract.paths import MERGED, RANK_JSON, REPORT_HTML, RUN_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.ending import ended_by_signals
 from distprof.errors import DistprofError, Ended, OutputError, StorageError
-from distprof.launch.upload.run_upload import ranks_of, upload_run, uploaded
-from distprof.recording.run_directory import MERGING
+from distprof.launch.upload.run_upload import MANIFEST, ranks_of, upload_run, uploaded
+from distprof.recording.run_directory import FOLDERS, MERGING
 from distprof.storage.credentials import exported, remember
 from distprof.storage.faults import Kind, fault_of
 from distprof.storage.kinds.schemes import backend_of
@@ -98,7 +98,8 @@ def _rest(directory: Path, url: str) -> Outcome:
 PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
            "from distprof.launch.upload.job_upload import main; main()")
 """Imports from the same path as this process; `-m` would also import from the working directory."""
-OF_RUN = re.compile(r"(rank\d+(\.partial)?|attempt\d{4,}|merged)/.*|run\.json|report\.html|\.upload\.json|\.merging")
+FILES = (RUN_JSON, REPORT_HTML, MANIFEST, MERGING)
+"""Objects directly in a run, which are replaced with it like those in its `FOLDERS`."""
 
 
 class JobUpload:
@@ -166,7 +167,7 @@ def check_target(target: RemotePath, *, force: bool) -> None:
         UsageError: A package is missing.
     """
     try:
-        found = [name for name in LISTINGS.of(target.url)[0].entries if OF_RUN.fullmatch(name)]
+        found = _run_at(target)
         if found and not force:
             raise OutputError(f"there is already a run at {target}", hint="replace it with --force")
         backend_of(target.url).remove([f"{target.url}/{name}" for name in found])
@@ -177,6 +178,15 @@ def check_target(target: RemotePath, *, force: bool) -> None:
     except OSError as error:
         raise OutputError(f"cannot write {target}: {error.strerror}", hint=getattr(error, "hint", "")) from error
     LISTINGS.forget(target.url)
+
+
+def _run_at(target: RemotePath) -> list[str]:
+    """Returns the objects of the run at a URL; empty if no run is there. Those that show that one is there come last:
+    if their removal is interrupted, the next one continues."""
+    found = [name for name in LISTINGS.of(target.url)[0].entries
+             if name in FILES or ("/" in name and FOLDERS.fullmatch(name.partition("/")[0]))]
+    shown = {name for name in found if name in FILES or name.startswith(("rank", "attempt", f"{MERGED}/"))}
+    return sorted(found, key=lambda name: (name in shown, name == RUN_JSON)) if shown else []
 
 
 _RANK_JSON = re.compile(rf"rank\d{{5,}}/{re.escape(RANK_JSON)}")

@@ -103,7 +103,8 @@ class Uploaded:
 
 
 def upload_part(part: Part, run_url: str, moved: Moved = lambda _: None) -> Uploaded:
-    """Uploads the files of a part that are not there yet.
+    """Uploads the files of a part that are not there yet; removes those that an earlier upload of the rank or merge put
+    there and that are no longer in it.
 
     Raises:
         OSError: A file cannot be read, or an object cannot be written.
@@ -118,9 +119,12 @@ def upload_part(part: Part, run_url: str, moved: Moved = lambda _: None) -> Uplo
                if not _is_there(name, file, wanted.files[name], known, there.get(name), backend)]
     if not lacking and known == wanted:
         return Uploaded(part=part, num_bytes=0)
-    if part.last in there and lacking and lacking != [part.last]:
+    # other folders have files of several hosts, whose uploads replace each other's manifests
+    gone = [name for name in there if name in known.files and name not in files] if part.name and part.last else []
+    if part.last in there and (gone or set(lacking) - {part.last}):
         backend.remove([f"{url}/{part.last}"])  # makes the part invalid until all files are replaced
         lacking += [part.last] if part.last in files and part.last not in lacking else []
+    backend.remove([f"{url}/{name}" for name in gone if name != part.last])
     for name in lacking:
         if name != part.last:
             put_file(files[name], f"{url}/{name}", moved)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distprof.contract.paths import RANK_JSON, rank_files
 from distprof.contract.watch_state import WatchFinding, WatchState, window_folder
 from distprof.errors import DistprofError
 from distprof.launch.final_merge import MERGE
@@ -169,7 +170,7 @@ class CloserLooks:
 
     def _read(self, finding: str, number: int) -> None:
         with suppress(Exception):  # the finding stays as it is
-            if any(window_folder(self._run, number).glob("rank?????")):
+            if any(rank_files(window_folder(self._run, number), RANK_JSON)):
                 self._told[finding] = number, explained(self._run, number)
 
 

@@ -18,6 +18,7 @@ from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RanksDirectory, RunJson
 from distprof.launch import job_end
+from distprof.launch.hosts.protocol import End, Gathered
 from distprof.launch.job_end import finish
 from distprof.launch.what_next import what_next
 from distprof.merge.text.phrases import step_time_words
@@ -148,6 +149,26 @@ def test_a_job_that_is_interrupted_in_the_midst_of_its_plan_is_not_merged(tmp_pa
     about = json.loads((run / "run.json").read_text())
     assert (about["exit_code"], about["interrupted"], about["failed_rank"]) == (130, False, 1)
     assert not (run / "merged").exists()
+
+
+@pytest.mark.parametrize(("status", "ends", "merged"), [
+    ("complete", [End(exit_code=130, failed={"failed_rank": 1, "failed_ns": 5})], True),
+    ("complete", [End(exit_code=130), End(exit_code=0), End(exit_code=130)], True),
+    ("partial", [End(exit_code=130)], False),
+    ("complete", [End(exit_code=130), End(exit_code=1, failed={"failed_rank": 1, "failed_ns": 5})], False)])
+def test_several_hosts_that_are_interrupted_after_the_last_pass_are_merged_as_one_is(tmp_path, monkeypatch, status,
+                                                                                     ends, merged):
+    did = []
+    monkeypatch.setattr(job_end, "_merge", lambda directory, *_: did.append(directory))
+    run = write_run(tmp_path / "run", [slice_of("a", 0, 1)], [slice_of("b", 0, 1)])
+    path = run / "rank00001" / "rank.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": status}))
+    gathered = Gathered(role="first", num_copied=len(ends), ends=ends)
+    finish(run, this_launch(run_id="made", plan="", world_size=2, sizes={}), 130, {}, merges=True, is_alone=False,
+           gathered=gathered)
+    assert did == ([run] if merged else [])
+    about = json.loads((run / "run.json").read_text())
+    assert (about["interrupted"], about["failed_rank"]) == (merged, 1 if ends[-1].exit_code == 1 else None)
 
 
 @pytest.mark.parametrize(("merges", "code", "others"), [(False, 0, False), (True, 1, False), (True, 0, True)])

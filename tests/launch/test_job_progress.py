@@ -47,11 +47,13 @@ def test_only_whole_lines_of_ranks_that_record_now_count(tmp_path):
              for step in range(4)]
     write(tmp_path, "rank00000.partial", "".join(lines))
     write(tmp_path, "rank00011.partial", "".join(lines)[:-10])
+    write(tmp_path, "rank100011.partial", lines[1])
     write(tmp_path, "rank00002.partial", lines[0][:-10])
     write(tmp_path, "rank00003", lines[0])
     (tmp_path / "rank00004.partial").mkdir()
     found = sorted(last_steps(tmp_path), key=lambda one: one.rank)
-    assert [(one.rank, one.step, one.name, one.duration_ns) for one in found] == [(0, 3, "time", 4), (11, 2, "time", 3)]
+    assert [(one.rank, one.step, one.name, one.duration_ns) for one in found] == [
+        (0, 3, "time", 4), (11, 2, "time", 3), (100_011, 1, "time", 2)]
 
 
 SCRIPT = """

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from distprof.contract import rank_json
+from distprof.launch.job_end import finish
 from distprof.launch.what_next import next_commands, what_next
 from distprof.recording.run_directory import this_launch
 from support.jobs import called
@@ -51,6 +52,18 @@ def test_an_empty_folder_has_the_first_commands():
 def test_a_run_without_a_merge(tmp_path, about, line):
     run_in(tmp_path, **about)
     assert what_next(Path()) == [line]
+
+
+@pytest.mark.parametrize(("suffix", "line"), [
+    ("", "distprof merge runs/a    2 ranks recorded, not merged"),
+    (".partial", "distprof comms runs/a    1 rank unfinished: still recording, or killed")])
+def test_names_of_ranks_have_six_digits_from_100_000_on(tmp_path, capsys, suffix, line):
+    run = run_in(tmp_path, end_ns=None, exit_code=None)
+    (run / "rank00001").rename(run / f"rank100000{suffix}")
+    assert what_next(Path()) == [line]
+    finish(run, STARTED, 1, {}, merges=False)
+    counts = "1 of 2 ranks recorded, 1 unfinished." if suffix else "2 of 2 ranks recorded."
+    assert counts in capsys.readouterr().err
 
 
 def test_a_job_that_records_still(tmp_path):

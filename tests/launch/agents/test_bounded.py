@@ -27,6 +27,17 @@ def test_an_answer_is_never_too_long_and_always_json(head, rows, offset):
         json.loads(text)
 
 
+@pytest.mark.parametrize("letter", ["k", "é", "\x01"])
+def test_long_names_of_lists_that_were_cut_do_not_make_an_answer_too_long(letter):
+    many = {f"{letter * 57}{number}": list(range(100)) for number in range(29)}
+    many |= {f"{letter * 40}{number}": list(range(100)) for number in range(20)}
+    text = answer(many, "findings", [{"text": "y" * 10}] * 400, hint="h" * 200)
+    assert len(text.encode()) <= MOST_BYTES
+    left_out = json.loads(text)["left_out"]
+    assert left_out["hint"] and left_out["rows"]["next_offset"]
+    assert len(left_out["shortened_lists"]) + left_out["more_shortened_lists"] == len(many)
+
+
 def test_all_rows_are_read_page_by_page():
     rows = [{"rank": number, "text": "x" * 90} for number in range(400)]
     seen, offset = [], 0

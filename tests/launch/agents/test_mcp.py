@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
 from distprof.contract.watch_state import write_state
 from distprof.launch.agents.bounded import MOST_BYTES
+from distprof.launch.agents.run_answers import RunAnswers
 from support.jobs import called
 from support.made_up_states import job_state, rank_state, slow_rank
 from support.planted_runs import recorded
@@ -78,6 +80,15 @@ def test_a_job_that_goes_on_is_told_by_its_watch(tmp_path):
     assert "no step was recorded in detail yet" in findings.content["recorded_steps_unknown"]
     assert findings.content["findings"] == [] and findings.content["whole_job"] == "steps 0-299"
     assert steps.is_error and "hint: watch_state" in steps.text
+
+
+def test_ranks_of_the_watch_are_the_late_ones_then_those_that_wait_least_then_those_that_do_not_tell(tmp_path):
+    run = make_run(tmp_path / "run")
+    ratios = (None, 0.4, 0.0, 0.2, None)
+    ranks = [rank_state(rank, waiting_ratio=ratio) for rank, ratio in enumerate(ratios)]
+    write_state(run, job_state(ranks=ranks, findings=[slow_rank(1)]))
+    answered = json.loads(RunAnswers(run).watch_state(rank=None, offset=0))
+    assert [row["rank"] for row in answered["ranks"]] == [1, 2, 3, 0, 4]
 
 
 def test_a_later_recording_is_read_as_a_window(tmp_path):

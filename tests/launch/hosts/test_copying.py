@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,12 +18,13 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import WindowRequest
 from distprof.errors import DataError, UsageError
+from distprof.launch.hosts import copy_process
 from distprof.launch.hosts import sender as sending
 from distprof.launch.hosts.changes import Changes
 from distprof.launch.hosts.connection import connected
 from distprof.launch.hosts.first_host import FirstHost
 from distprof.launch.hosts.hosts_process import asked
-from distprof.launch.hosts.protocol import End
+from distprof.launch.hosts.protocol import End, FromHosts, HostsOrder, Meet
 from distprof.launch.hosts.received_files import ReceivedFiles, take_request
 from distprof.launch.hosts.sender import Sender
 from distprof.launch.hosts.wire import CHUNK_BYTES, PROTOCOL, Announcement, Drop, Hello, Move, Put, server_context
@@ -352,6 +354,44 @@ def test_a_first_host_that_is_not_there_is_said_once_and_the_files_stay(tmp_path
     assert sender.state == "kept"
     line, = said
     assert "cannot copy files to host-a" in line and "Connection refused" in line and "hint:" in line
+
+
+def test_a_first_host_whose_packets_are_dropped_is_said_while_the_job_runs(tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt then ends only after the timeouts of all addresses."""
+    now_s, said_s, said = 0.0, list[float](), list[str]()
+
+    def attempt(_: Announcement) -> None:
+        nonlocal now_s
+        now_s += 12.0
+        if now_s > 200.0:
+            sender._end = End(exit_code=0)
+        raise OSError("timed out")
+
+    monkeypatch.setattr(sending, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(sending, "connected", attempt)
+    sender = Sender(a_run(tmp_path / "there", THERE), host="host-b", stem=STEM, boot_id="12345678",
+                    say=lambda line: (said.append(line), said_s.append(now_s)), uploaded=False)
+    monkeypatch.setattr(sender, "_changed", SimpleNamespace(wait=lambda _: None, clear=lambda: None))
+    sender._to = Announcement(protocol=PROTOCOL, addresses=["a"], port=1, token="t", certificate="", host="host-a")
+    sender._work()
+    assert said_s == [48.0], "by the first attempt that ends 30 s or more after the first failure"
+    assert "cannot copy files to host-a" in said[0] and "timed out" in said[0]
+
+
+@pytest.mark.parametrize(("host", "announced"), [("127.0.0.2", ["127.0.0.2", "127.0.0.1", "host-a"]),
+                                                 ("127.0.0.1", ["127.0.0.1", "host-a"]), ("", ["127.0.0.1", "host-a"]),
+                                                 ("0.0.0.0", ["127.0.0.1", "host-a"])])
+def test_a_host_that_listens_on_one_address_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str,
+                                                           announced: list[str]) -> None:
+    told = list[FromHosts]()
+    monkeypatch.setattr(copy_process, "tell", told.append)
+    order = HostsOrder(directory=str(a_run(tmp_path / "run", HERE)), uploaded=False, listen=(host, 0))
+    copy_process.CopyProcess(order).meet(Meet(node=0, num_nodes=2, addresses=["127.0.0.1", "host-a"]))
+    serving = told[0].serving
+    assert serving is not None and serving.addresses == announced
+    with connected(serving) as connection:
+        assert connection.ask(Hello(host="b", stem=STEM, node=1, directory_id=THERE)).place
 
 
 def test_flags_are_checked_before_the_job(certificate: Path, tmp_path: Path) -> None:

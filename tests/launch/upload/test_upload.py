@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from distprof.contract.run_json import RunJson
+from distprof.errors import OutputError
+from distprof.launch.upload.job_upload import check_target
+from distprof.launch.upload.run_upload import upload_run
+from distprof.recording.run_directory import make_run_directory
+from distprof.storage.remote_path import RemotePath
 from distprof.storage.retrying import VARIABLE
 from support import forked
 from support.faulty_proxy import answers, faulty_proxy, waits
@@ -170,6 +176,46 @@ def test_what_a_killed_uploader_left_is_finished(run: Path, server: S3Server, bu
                     name for name in _files(run) if name.startswith(f"{rank}/")}
     assert called("upload", run, url).returncode == 0
     assert _objects(server, url) == _files(run)
+
+
+def test_what_is_no_longer_in_a_merge_does_not_stay_beside_its_new_summary(run: Path, server: S3Server,
+                                                                          bucket: str) -> None:
+    merged, url = run / "merged", f"{bucket}/a"
+    for name in ("merged/summary.json", "merged/trace.json.gz", "merged/events.parquet/0", "hosts/one", "hosts/two"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("{}")
+    upload_run(run, url)
+    server.client().put_object(Bucket="jobs", Key="a/merged/mine", Body=b"x")
+    (merged / "trace.json.gz").unlink()
+    (merged / "summary.json").write_text("{ }")
+    (run / "hosts" / "one").unlink()  # another host may have uploaded it
+    upload_run(run, url)
+    assert set(_objects(server, url)) == {*_files(run), "merged/mine", "hosts/one"}
+    (merged / "events.parquet" / "0").unlink()
+    assert not upload_run(run, url).failed
+    assert set(_objects(server, url)) == {*_files(run), "merged/mine", "hosts/one"}
+
+
+def test_a_run_that_is_replaced_leaves_nothing_but_what_is_not_of_it(tmp_path: Path, server: S3Server,
+                                                                    bucket: str) -> None:
+    """The same objects go from a URL as files from a directory."""
+    files = ("rank00000/rank.json", "rank100000.partial/rank.json", "attempt0000/rank00000/x",
+             "merged/trace.json.gz", "merged/.upload.json", "windows/0001/rank00000/rank.json", "watch/state.json",
+             "hosts/host-a/x", "columns/host-a.bin", "run.json", "report.html")
+    theirs = {"ranking/x", "notes/rank00000/x", "mine.txt"}
+    for name in (*files, *theirs):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+        server.client().put_object(Bucket="jobs", Key=f"a/{name}", Body=b"x")
+        if name.startswith("watch/"):
+            server.client().put_object(Bucket="jobs", Key=f"not a run/{name}", Body=b"x")
+    with pytest.raises(OutputError, match="already a run"):
+        check_target(RemotePath.given(f"{bucket}/a"), force=False)
+    for name in ("a", "not a run"):
+        check_target(RemotePath.given(f"{bucket}/{name}"), force=True)
+    make_run_directory(tmp_path, RunJson(run_id="new"), force=True)
+    assert set(server.objects(f"{bucket}/a")) == theirs == set(_files(tmp_path)) - {"run.json"}
+    assert set(server.objects(f"{bucket}/not a run")) == {"watch/state.json"}
 
 
 @pytest.mark.job

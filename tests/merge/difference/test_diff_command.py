@@ -200,7 +200,9 @@ def test_an_interval_that_is_too_wide_is_not_judged(base, same):
     (["A", "B", "--fail-if", "speed > 5 %"], "unknown quantity 'speed' for --fail-if"),
     (["A", "B", "--fail-if", "step > 5 %"], "unknown quantity 'step' for --fail-if"),
     (["A", "B", "--noise", "much"], "--noise must be a percentage"),
-    (["A", "B", "--noise", "-1"], "--noise must be positive"),
+    (["A", "B", "--noise", "-1"], "--noise must be 0 % or more, not -1 %"),
+    (["A", "B", "--noise", "inf"], "--noise must be 0 % or more, not inf %"),
+    (["A", "B", "--peak", "0"], "--peak must be positive, not 0"),
     (["--base", "A", "--new", "B", "B"], "--new has"),
     (["A", "B", "--json", "--markdown"], "--markdown and --json cannot be combined")])
 def test_what_is_asked_wrongly_is_one_line(base, same, arguments, words):

@@ -16,8 +16,8 @@ function si(value, unit = "") {
 }
 
 function duration(ns) {
-  for (const [size, unit] of [[1e9, "s"], [1e6, "ms"], [1e3, "us"]]) {
-    if (Math.abs(ns) >= size) return `${fixed(ns / size, 2)} ${unit}`;
+  for (const [least, size, unit] of [[999.995e6, 1e9, "s"], [999.995e3, 1e6, "ms"], [999.5, 1e3, "us"]]) {
+    if (Math.abs(ns) >= least) return `${fixed(ns / size, 2)} ${unit}`;
   }
   return `${fixed(ns, 0)} ns`;
 }

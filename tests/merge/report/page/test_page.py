@@ -117,7 +117,8 @@ def test_the_page_without_its_document_is_small() -> None:
 def test_units_of_the_script_are_those_of_the_terminal() -> None:
     from distprof.units import duration, percent, si, size
 
-    values = [0, 1, 12.5, 999, 999.994, 999.996, 1000, 123456, 1057536, 1e12, 3.2e15, -5e6]
+    values = [0, 1, 12.5, 999, 999.4, 999.5, 999.994, 999.996, 1000, 123456, 999_996, 1057536,
+              999_999_999, 1e12, 3.2e15, -5e6]
     script = (Path(render.__file__).parent / "scripts" / "format.js").read_text()
     kinds = '["ns", "bytes", "count"].map(kind => shown(one, kind)).concat(shown(one / 1000, "ratio"))'
     code = f"{script}\nconsole.log(JSON.stringify({json.dumps(values)}.map(one => {kinds})));"
