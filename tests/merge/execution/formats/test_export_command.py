@@ -62,6 +62,14 @@ def test_a_name_that_a_timeline_spells_in_two_ways_shifts_no_other(tmp_path):
     assert [names[name] for name in ("one", "two", "three", "missing")] == [2, 1, 1, 1]
 
 
+@pytest.mark.parametrize("form", ["chakra", "linked"])
+def test_only_recorded_calls_count_as_without_a_time(tmp_path, form):
+    folder = pair(tmp_path / "run", THREE, events())
+    assert "without a time" not in called("export", folder, "--out", folder, "--format", form).stdout
+    folder = pair(tmp_path / "other", [*THREE, call(5, "missing")], events())
+    assert "1 node without a time" in called("export", folder, "--out", folder, "--format", form).stdout
+
+
 def test_old_and_new_layouts_give_the_same(tmp_path):
     old = file_of(old_call(2, "outer", schema=FRESH, outputs=[tensor(1)]), old_call(3, "inner", parent=2),
                   old_call(4, "reader", inputs=[tensor(1)], schema=FRESH), schema="1.0.1")
