@@ -1,12 +1,12 @@
-"""Measures the commands on runs of many ranks, whole, with the start of Python.
+"""Measures complete commands, including the start of Python, on runs of many ranks.
 
     python benchmarks/commands.py [--runs late calls modules recorded bare] [--sizes 2] [--repeat 3]
 
-* late: ranks of a made-up job in pipeline, data and tensor parallel groups of 8 x dp x 8, two of them late: summaries
-  of all, folders of the first replica and of the late ones;
-* calls: 512 made-up ranks with a million calls of collectives and no summaries: the tables of all are read;
-* modules: data parallel ranks of a model of 1,000 modules, likewise;
-* recorded: ranks that distprof recorded in full (sharded_job.py, 4 ranks again and again), with their summaries;
+* late: a made-up job with pipeline, data and tensor parallel groups of 8 x dp x 8 ranks, two of them late; summaries of
+  all ranks, folders of the first replica and of the late ranks;
+* calls: 512 made-up ranks with a million calls of collectives and no summaries, so that all tables are read;
+* modules: data parallel ranks of a model with 1,000 modules, also without summaries;
+* recorded: ranks recorded completely by distprof (sharded_job.py, copies of 4 ranks), with their summaries;
 * bare: the same without summaries, as an older version recorded.
 """
 
@@ -40,37 +40,37 @@ JOB = Path(__file__).parent / "programs" / "sharded_job.py"
 CALLS = ("time",) * 3 + ("trace",) * 4
 RECORDED = ("merge", "comms", "ops", "critical-path", "report")
 AXIS = 8
-"""Ranks of a pipeline, and of a tensor-parallel group."""
+"""Number of pipeline stages, and of ranks in a tensor parallel group."""
 
 
 class Sizes(NamedTuple):
-    """Of models."""
+    """Sizes of models."""
 
     layers: int
-    """Of the job that is recorded."""
+    """Number of layers of the job that is recorded."""
     modules: int
 
 
 def late(out: Path, num_ranks: int, _: Sizes) -> None:
-    """A rank late in forward, another in its data."""
+    """Writes a run with a rank that is late in forward, and another in data loading."""
     plants = Plant(num_ranks // 3, "forward", 2, 6_000_000), Plant(1, "data", 0, 9_000_000)
     pp = min(AXIS, max(1, num_ranks // AXIS // AXIS))
     write(out, PipelinedJob(pp=pp, dp=num_ranks // pp // AXIS, tp=AXIS, plants=plants))
 
 
 def calls(out: Path, num_ranks: int, _: Sizes) -> None:
-    """496 calls of a collective in each of four steps of a rank."""
+    """Writes a run with 496 collective calls in each of four steps of a rank."""
     job = PipelinedJob(pp=1, dp=num_ranks // AXIS, tp=AXIS, layers=16, microbatches=15)
     write_tables(out, Recorded(job=job, passes=CALLS, kept=range(num_ranks)))
 
 
 def modules(out: Path, num_ranks: int, sizes: Sizes) -> None:
-    """Of tables only those that totals are made of."""
+    """Writes a run with only the tables that totals need."""
     Ranks(num_ranks=num_ranks, num_modules=sizes.modules).write(out)
 
 
 def recorded(out: Path, num_ranks: int, sizes: Sizes, *, summaries: bool) -> None:
-    """The job is recorded once."""
+    """Writes a run from a job that is recorded only once."""
     source = out.parent / "sharded"
     if not source.exists():
         timed([sys.executable, str(JOB), str(source), str(sizes.layers)])
@@ -78,10 +78,10 @@ def recorded(out: Path, num_ranks: int, sizes: Sizes, *, summaries: bool) -> Non
 
 
 class Kind(NamedTuple):
-    """Runs of a kind, and what they are asked."""
+    """A kind of runs, and the commands that are measured on them."""
 
     write: Callable[[Path, int, Sizes], None]
-    """Of so many ranks."""
+    """Writes a run with the given number of ranks."""
     ranks: tuple[int, ...]
     commands: tuple[str, ...]
 
@@ -96,7 +96,7 @@ USUAL = ["late", "calls", "modules", "recorded"]
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each command on each run; ratios of the largest run of each kind."""
+    """Returns a table with a row per command and run, and ratios of the largest run of each kind."""
     rows, ratios, yardstick, summary_s = list[list[str]](), dict[str, Ratio](), yardstick_s(), None
     with files(args) as folder:
         for kind in args.runs:
@@ -117,13 +117,13 @@ def measure(args: argparse.Namespace) -> Found:
 
 
 def _out(command: str, folder: Path) -> list[str]:
-    """What a command writes, it writes anew each time."""
+    """Returns options that make a command write its output again in each run."""
     return {"merge": ["--force", "--out", str(folder / "merged")],
             "report": ["--force", "--out", str(folder / "report.html")]}.get(command, [])
 
 
 def cost_of_summary(folder: Path, times: int = 20) -> float:
-    """Seconds of a processor that it takes to make and pack a summary, when all is imported."""
+    """Returns processor seconds for creating and packing the summary of a rank, without imports."""
     packed_frame(summarise(folder))
     begin = time.process_time()
     for _ in range(times):

@@ -1,10 +1,10 @@
-"""Compares two commits: the same commands of both in turns, so that other work on the machine slows both down.
+"""Compares commits: runs the same commands of each in turns, so that other load on the machine affects all of them.
 
     python benchmarks/commits.py [--commits 57ae436 .] [--megabytes 120] [--repeat 15]
 
-The files of a commit are put into a folder of their own, and its engine is compiled there; `.` is the checkout as it
-lies. Both use the packages that are installed here. Measured are a merge of the traces of merge.py, `stats` of what it
-wrote, and the import of the command line.
+The files of a commit are extracted to a folder, and its engine is compiled there; `.` is the checkout as it is. All use
+the packages installed here. Measured are a merge of the traces of merge.py, `stats` of the result, and the import of
+the command line.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from measuring.turns import COSTS, cells, cpu_s, empty, in_turns
 
 ROOT = Path(__file__).parents[1]
 HERE = "."
-"""In place of a commit: the checkout."""
+"""Stands for the checkout instead of a commit."""
 HEAD = ("what", "commit", "runs", *COSTS, "CPU / first", "wall / first")
 
 
 def tree_of(commit: str, folder: Path) -> Path:
-    """A folder with the files of a commit, and the engine of these."""
+    """Returns a folder with the files of a commit and its compiled engine."""
     if commit == HERE:
         return ROOT
     folder.mkdir()
@@ -37,7 +37,7 @@ def tree_of(commit: str, folder: Path) -> Path:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A table of all commands."""
+    """Returns a table of all commands."""
     traces = traces_of(args.folder, args.megabytes)[0].parent
     rows = list[list[str]]()
     with files(args) as folder:

@@ -1,10 +1,10 @@
-"""Measures what `distprof comms` computes of a made-up run of many ranks: reading, matching, aligning, blaming.
+"""Measures the computations of `distprof comms` on a simulated run of many ranks: reading, matching, clocks, blame.
 
     python benchmarks/comms.py [--ranks 512] [--layers 16] [--lost 0] [--repeat 3]
 
-Tensor parallel in groups of 8 x data parallel in groups of the rest, a host a group of 8, clocks never compared: they
-are estimated from the collectives. Of the default size a million rows are read. `--lost` takes so many rows away, each
-of a rank by chance: then collectives have to be found by more than their numbers.
+Tensor parallel groups have 8 ranks, which are on one host; data parallel groups divide the rest. Hosts did not compare
+their clocks, so these are estimated from the collectives. With the default size, a million rows are read. `--lost`
+removes this number of rows from random ranks; then sequence numbers are not enough to match collectives.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ HEAD = ("part", "wall s", "CPU s", "rows a second")
 
 
 def make(out: Path, num_ranks: int, layers: int, lost: int) -> None:
-    """Writes the run; in a step of a rank are 31 calls a layer."""
+    """Writes the run, with 31 calls per layer in a step of a rank."""
     job = PipelinedJob(pp=1, dp=num_ranks // TP, tp=TP, layers=layers, microbatches=15)
     write_tables(out, Recorded(job=job, passes=PASSES, kept=range(num_ranks), are_compared=False, lost=lost))
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each part."""
+    """Returns a table with a row per part."""
     with files(args) as folder:
         apart(make, folder / "run", args.ranks, args.layers, args.lost)
         found: list[dict[str, Any]] = [json.loads(

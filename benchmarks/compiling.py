@@ -1,9 +1,9 @@
-"""What it costs to note compilations: the time of a recompilation with and without it, in turns in one process.
+"""Measures the overhead of logging compilations: times of recompilations with and without it, in one process.
 
     python benchmarks/compiling.py [--rounds 15] [--shapes 6] [--layers 8] [--backend aot_eager]
 
-A round compiles a model for so many shapes, once each as it is, in a recording, and with torch's logs of recompilations
-and graph breaks, which is what torch itself has to tell why.
+A round compiles a model for `--shapes` shapes: without anything, in a recording, and with torch's own logs of
+recompilations and graph breaks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import distprof
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """A recording whose passes are over, so that nothing but compilations is noted."""
+    """Records after the last pass, so that only compilations are logged."""
     with tempfile.TemporaryDirectory() as folder, distprof.record(
             Path(folder) / "run", steps="wait=0,count=0,time=1,trace=0") as recorder:
         recorder.step()
@@ -37,7 +37,7 @@ def recorded() -> Iterator[None]:
 
 @contextmanager
 def logged() -> Iterator[None]:
-    """TORCH_LOGS=recompiles,graph_breaks, to nowhere."""
+    """Enables TORCH_LOGS=recompiles,graph_breaks, without output."""
     set_logs(recompiles=True, graph_breaks=True)
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if "torch._dynamo" in name]
     for logger in loggers:
@@ -51,7 +51,7 @@ AROUND: dict[str, Around] = {"recorded": recorded, "torch logs": logged}
 
 
 def recompilations(around: Around, args: argparse.Namespace) -> list[Seconds]:
-    """Seconds for each shape but the first."""
+    """Returns the times of compilations for all shapes except the first."""
     torch._dynamo.reset()
     model = nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range(args.layers)))
     compiled = torch.compile(model, backend=args.backend, dynamic=False)
@@ -61,7 +61,7 @@ def recompilations(around: Around, args: argparse.Namespace) -> list[Seconds]:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each way."""
+    """Returns a table with a row per variant."""
     torch.set_num_threads(1)
     pairs = paired({name: partial(recompilations, around, args) for name, around in AROUND.items()},
                    partial(recompilations, nullcontext, args), args.rounds)

@@ -1,8 +1,8 @@
-"""What `distprof export` takes for an execution trace of many nodes, and its timeline.
+"""Measures `distprof export` for an execution trace with many nodes and its timeline.
 
     python benchmarks/export.py [--nodes 100000 1000000] [--repeat 3]
 
-Each step of the made-up trace has calls that hold others, views, changes in place and an all_reduce of gloo.
+Each step of the made-up trace has nested calls, views, in-place operations and an all_reduce of gloo.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ATTRIBUTES = ("fw_parent", "seq_id", "scope", "fw_tid", "kernel_backend", "kerne
 
 
 def step(number: int) -> Iterator[dict[str, Any]]:
-    """Calls of a step: name, id, parent, inputs, outputs and schema."""
+    """Yields the calls of a step: name, id, parent, inputs, outputs and schema."""
     first, storage = 10 + number * PER_STEP, number * 8
     yield {"name": f"block.{number % 32} [Block]", "id": first, "parent": 1, "inputs": [], "outputs": [], "schema": ""}
     for place in range(1, PER_STEP - 2):
@@ -43,14 +43,14 @@ def step(number: int) -> Iterator[dict[str, Any]]:
 
 
 def tensors(storages: list[int]) -> dict[str, Any]:
-    """Values as torch's observer writes them."""
+    """Returns values as torch's observer writes them."""
     return {"values": [[one + 1000, one + 1, 0, 4096, 4, "cpu"] for one in storages],
             "shapes": [[64, 64] for _ in storages], "types": ["Tensor(float)" for _ in storages],
             "strides": [[64, 1] for _ in storages]}
 
 
 def node(call: dict[str, Any]) -> str:
-    """The text of a node."""
+    """Returns the text of a node."""
     attributes = [{"name": "rf_id", "type": "uint64", "value": call["id"]},
                   {"name": "tid", "type": "uint64", "value": 1},
                   {"name": "op_schema", "type": "string", "value": call["schema"]},
@@ -60,7 +60,7 @@ def node(call: dict[str, Any]) -> str:
 
 
 def slice_of(call: dict[str, Any], at: float) -> str:
-    """The text of its slice."""
+    """Returns the text of the slice of a call."""
     on_gloo = call["name"].startswith("gloo")
     return json.dumps({
         "ph": "X", "cat": "user_annotation" if on_gloo else "cpu_op", "name": call["name"], "pid": 1,
@@ -69,7 +69,7 @@ def slice_of(call: dict[str, Any], at: float) -> str:
 
 
 def write(folder: Path, num_nodes: int) -> None:
-    """The pair of a rank."""
+    """Writes an execution trace and the timeline of a rank."""
     group = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 1, "ranks": [0]}
     about = {"backend": "gloo", "rank": 0, "world_size": 1, "pg_count": 1, "pg_config": [group]}
     with (folder / "et_rank0.json").open("w") as nodes, (folder / "rank0.json").open("w") as timeline:
@@ -90,7 +90,7 @@ def _write_steps(nodes: TextIO, timeline: TextIO, num_steps: int) -> None:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each number of nodes."""
+    """Returns a table with a row per number of nodes."""
     rows, yardstick = [], yardstick_s()
     for number in args.nodes:
         with files(args) as folder:

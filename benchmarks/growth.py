@@ -1,10 +1,10 @@
-"""Measures how time and memory of `distprof merge` grow with what is in a trace: slices, arrows, threads, names.
+"""Measures how time and memory of `distprof merge` grow with the contents of a trace: slices, arrows, threads, names.
 
     python benchmarks/growth.py [--kinds slices arrows ...] [--numbers 250000 1000000]
 
-Each trace is of one rank, made up and written to disk as it comes: 18 million slices are 2 GB. Memory is what the merge
-has for itself alone (RssAnon, looked at every 10 ms) and the largest resident set (VmHWM), in which pages of files are
-too. One merge each.
+Each made-up trace has one rank and is streamed to disk: 18 million slices are 2 GB. Memory is shown as anonymous memory
+of the merge (RssAnon, sampled every 10 ms) and as peak resident set size (VmHWM), which includes pages of files. Each
+trace is merged once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MILLION = 1_000_000
 
 
 def slices(count: int) -> Iterator[str]:
-    """Eight calls within each other, and two kernels, again and again."""
+    """Yields groups of eight nested calls and two kernels."""
     for first in range(0, count, 10):
         at = 10 * first
         for depth in range(8):
@@ -37,7 +37,7 @@ def slices(count: int) -> Iterator[str]:
 
 
 def arrows(count: int, *, form: str = "{}") -> Iterator[str]:
-    """From a launch to a kernel."""
+    """Yields arrows from launches to kernels."""
     for place in range(count):
         at, arrow = 10 * place, f'"id":{form.format(place)},"cat":"ac2g","name":"ac2g"'
         yield f'{{"ph":"X","name":"launch","pid":7,"tid":7,"ts":{at},"dur":5}}'
@@ -47,32 +47,32 @@ def arrows(count: int, *, form: str = "{}") -> Iterator[str]:
 
 
 def hexadecimal(count: int) -> Iterator[str]:
-    """Arrows whose ids are texts."""
+    """Yields arrows whose ids are strings."""
     return arrows(count, form='"0x{:x}"')
 
 
 def overlapping(count: int) -> Iterator[str]:
-    """Each slice sticks out of the one before."""
+    """Yields slices that each end after the start of the next one."""
     for place in range(count):
         yield f'{{"ph":"X","name":"a","pid":7,"tid":7,"ts":{10 * place},"dur":15}}'
 
 
 def begun(count: int) -> Iterator[str]:
-    """Slices that are written as two events."""
+    """Yields slices as pairs of begin and end events."""
     for place in range(count):
         yield f'{{"ph":"B","name":"a","pid":7,"tid":7,"ts":{10 * place}}}'
         yield f'{{"ph":"E","pid":7,"tid":7,"ts":{10 * place + 5}}}'
 
 
 def threads(count: int) -> Iterator[str]:
-    """Each with a name and a slice."""
+    """Yields threads with a name and a slice each."""
     for place in range(count):
         yield f'{{"ph":"M","name":"thread_name","pid":7,"tid":{place + 100},"args":{{"name":"worker {place}"}}}}'
         yield f'{{"ph":"X","name":"a","pid":7,"tid":{place + 100},"ts":{place},"dur":1}}'
 
 
 def processes(count: int) -> Iterator[str]:
-    """Each with a name, a label, and a slice on a thread with its number."""
+    """Yields processes with a name, a label, and a slice on a thread with the same number."""
     for pid in range(100, count + 100):
         yield f'{{"ph":"M","name":"process_name","pid":{pid},"args":{{"name":"python"}}}}'
         yield f'{{"ph":"M","name":"process_labels","pid":{pid},"args":{{"labels":"GPU {pid}"}}}}'
@@ -80,14 +80,14 @@ def processes(count: int) -> Iterator[str]:
 
 
 def counters(count: int) -> Iterator[str]:
-    """Processes that have the counters of others, by their label."""
+    """Yields processes, and counters that refer to them by their labels."""
     for place in range(count):
         yield f'{{"ph":"M","name":"process_labels","pid":{place},"args":{{"labels":"GPU {place}"}}}}'
         yield f'{{"ph":"C","name":"a","pid":"GPU {place} Counters","tid":7,"ts":{place},"args":{{"x":1}}}}'
 
 
 def names(count: int) -> Iterator[str]:
-    """Slices that each have a name of their own."""
+    """Yields slices with different names."""
     for place in range(count):
         yield f'{{"ph":"X","name":"a name of its own {place}","pid":7,"tid":7,"ts":{place},"dur":1}}'
 
@@ -102,7 +102,7 @@ KINDS: dict[str, tuple[str, Callable[[int], Iterator[str]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What a merge of one trace cost."""
+    """Cost of merging one trace."""
 
     kind: str
     count: int
@@ -110,7 +110,7 @@ class Growth:
     cost: Cost
 
     def cells(self, empty: Growth) -> list[str]:
-        """A row of the table."""
+        """Returns a row of the table; costs per event are relative to a merge of an almost empty trace."""
         cost = self.cost
         return [KINDS[self.kind][0], str(self.count), megabytes(self.input_bytes), number(cost.wall_s, 1),
                 number(cost.cpu_s, 1), number((cost.cpu_s - empty.cost.cpu_s) / self.count * 1e6, 2),
@@ -119,7 +119,7 @@ class Growth:
 
 
 def write(kind: str, count: int, path: Path) -> None:
-    """Writes a trace without ever holding it."""
+    """Streams a trace to a file."""
     with path.open("w", buffering=1 << 20) as file:
         file.write('{"traceEvents":[\n')
         for place, event in enumerate(KINDS[kind][1](count)):
@@ -128,10 +128,10 @@ def write(kind: str, count: int, path: Path) -> None:
 
 
 def merged(kind: str, count: int, folder: Path) -> Growth:
-    """Merges a trace of so many.
+    """Merges a trace with `count` items of a kind.
 
     Raises:
-        Failed: The merge did not end with 0.
+        Failed: The exit code of the merge is not 0.
     """
     traces, out = folder / f"{kind}{count}", folder / "merged"
     trace = traces / "rank0_trace.json"
@@ -144,7 +144,7 @@ def merged(kind: str, count: int, folder: Path) -> Growth:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row a merge; what each takes is counted from a merge of nearly nothing."""
+    """Returns a table with a row per merge."""
     with files(args) as folder:
         empty = merged("slices", 10, folder)
         found = [merged(kind, count, folder) for kind in args.kinds for count in args.numbers]

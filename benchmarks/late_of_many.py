@@ -1,11 +1,11 @@
-"""How often late ranks of made-up jobs are named from the files of hosts, and others.
+"""Measures how often late ranks of simulated jobs, and other ranks, are blamed on the basis of the files of hosts.
 
     python benchmarks/late_of_many.py [--jobs 60] [--first 0] [--sizes 4 32 8] [--exact]
 
-Each job has 1 to 8 late ranks, with delays of 5 % of a step in a module, the data or the optimizer, and noise with
-heavy tails; in some jobs ranks pause for long now and then. What a delay costs is known from the same job without the
-others: one that costs 3 % of a step has to be named; one that costs less than 1 %, because the rank would have waited
-anyway, must not. With `--exact` jobs are judged by all of their tables, too.
+Each job has 1 to 8 late ranks, with delays of 5 % of a step in a module, the data or the optimizer, and heavy-tailed
+noise; in some jobs, ranks occasionally pause for long. The cost of a delay is known from the same job with only this
+delay: one that costs at least 3 % of a step must be named; one that costs less than 1 %, because the rank would have
+waited anyway, must not. With `--exact`, jobs are also judged on the basis of all tables.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from distprof.merge.run.open_run import open_run
 from distprof.merge.run.tables import read_table
 
 HAS_TO, MUST_NOT = 0.03, 0.01
-"""Costs of a delay, as a part of a step."""
+"""Costs of a delay as fractions of a step: from the first, it must be named; below the second, it must not."""
 DELAY = 0.05
 TALLIED = ("jobs", "worth", "named", "right", "harmless", "harmless but named", "false", "jobs with a false name",
            "jobs with the same names")
 COST_STEPS = 12
-"""By which a cost is known."""
+"""Number of steps from which the cost of a delay is computed."""
 
 
 class HeavyTails:
-    """Chance in place of a normal one: Student's t, and pauses of which few are very long."""
+    """Replaces normal noise: Student's t, and pauses with a Pareto distribution."""
 
     def __init__(self, seed: int, pauses: float) -> None:
         self._random, self._pauses = np.random.default_rng(seed), pauses
@@ -60,23 +60,23 @@ class HeavyTails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyJob(PipelinedJob):
-    """With noise that has heavy tails."""
+    """A job with heavy-tailed noise."""
 
     pauses: float = 0.0005
-    """How often work is interrupted."""
+    """Probability that a piece of work is interrupted by a pause."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "chance", HeavyTails(self.seed, self.pauses))
 
 
 def step_ns(job: PipelinedJob, plants: Sequence[Plant]) -> float:
-    """Mean of the first steps of the same job with some delays only."""
+    """Returns the mean step time of the same job with only these delays, over `COST_STEPS` steps."""
     ends = [max(int(stage.end.max()) for stage in stages) for stages in replace(job, plants=plants).steps(COST_STEPS)]
     return float(np.diff(ends).mean())
 
 
 def random_job(seed: int, sizes: Sequence[int]) -> NoisyJob:
-    """A job with its delays."""
+    """Returns a random job with delays."""
     random = np.random.default_rng([seed, 7])
     pp, dp, tp = sizes
     job = NoisyJob(pp=pp, dp=dp, tp=tp, seed=seed, jitter=float(random.choice([0.002, 0.005, 0.01])),
@@ -89,7 +89,7 @@ def random_job(seed: int, sizes: Sequence[int]) -> NoisyJob:
 
 
 def is_right(one: Culprit, plant: Plant) -> bool:
-    """Whether the cause is what was planted."""
+    """Returns whether the named cause is the planted one."""
     first = one.causes[0] if one.causes else None
     if first is None or first.kind != plant.kind:
         return False
@@ -97,12 +97,12 @@ def is_right(one: Culprit, plant: Plant) -> bool:
 
 
 def tally(job: PipelinedJob, certain: Sequence[Culprit], costs: Sequence[float]) -> Counter[str]:
-    """What was said of a job.
+    """Counts how ranks of a job were judged.
 
     Args:
-        job: With its delays.
-        certain: Who is named.
-        costs: Of each delay alone, as a part of a step.
+        job: The job with its delays.
+        certain: Ranks that are named.
+        costs: Cost of each delay alone, as a fraction of a step.
     """
     by_rank = {one.rank: one for one in certain}
     found = Counter[str](jobs=1, false=len(set(by_rank) - {plant.rank for plant in job.plants}))
@@ -117,7 +117,7 @@ def tally(job: PipelinedJob, certain: Sequence[Culprit], costs: Sequence[float])
 
 
 def judged(run: Path) -> tuple[Analysis, float]:
-    """From the files of hosts, and in how many seconds."""
+    """Returns the analysis based on the files of hosts, and its processor seconds."""
     begin = time.process_time()
     opened = open_run(run, by_host=True)
     assert opened.by_host, "there are too few ranks for files of hosts to be read"
@@ -125,14 +125,14 @@ def judged(run: Path) -> tuple[Analysis, float]:
 
 
 def exactly(run: Path) -> list[Culprit]:
-    """From the tables of all ranks."""
+    """Returns the culprits based on the tables of all ranks."""
     found = measured_run(open_run(run))
     assert found.collectives is not None, "the run has collectives"
     return analyse(found.run, found.clock, found.collectives, read_table(found.run, STEPS).rows).culprits
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """The tally of all jobs."""
+    """Returns the counts of all jobs."""
     total, seconds, errors = Counter[str](), list[float](), list[float]()
     with files(args) as folder:
         for seed in range(args.first, args.first + args.jobs):

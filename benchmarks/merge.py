@@ -1,14 +1,15 @@
-"""Measures merging of real traces of 4 ranks, by distprof and by other programs.
+"""Measures merging of real traces of 4 ranks by distprof and other programs.
 
     python benchmarks/merge.py [--megabytes 120] [--ranks 64] [--repeat 15] [--peers] [--tracelens FOLDER]
 
-The traces are those of a gloo job under torch.profiler, with shapes and stacks (programs/traced_job.py), plain JSON in
-the page cache, made once. Every program runs as a process of its own, in turns, again while its runs take no more than
-a minute. Measured are
+The traces come from a gloo job under torch.profiler, with shapes and stacks (programs/traced_job.py): uncompressed JSON
+in the page cache, recorded once. All programs run as separate processes, in turns, and repeatedly as long as the runs
+of a program take at most a minute. Measured are
 
 * merging: time and memory until a trace of all ranks is on disk; cat, igzip and gzip of the same bytes are limits;
-* ranks: many ranks, which are links to the same files, against 4;
-* loading: our table of events, and against it HTA's parser (`--peers` installs it from PyPI, in a place of its own).
+* ranks: many ranks, which are links to the same files, compared with 4;
+* loading: distprof's table of events, compared with HTA's parser (`--peers` installs it from PyPI, in its own
+  environment).
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ LOADS = ("all events in memory", "s", "rows")
 GZIP, IGZIP, VIZTRACER = "limit: gzip -1", "limit: igzip -1, all cores", "viztracer --combine"
 SLICE = re.compile(rb'"ph":\s*"X"')
 LONGEST_SLICE = 32
-"""Bytes that a match of `SLICE` has at most."""
+"""Maximum length of a match of `SLICE` in bytes."""
 CHUNK = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """All runs of one program on the same traces."""
+    """All runs of a program on the same traces."""
 
     contender: Contender
     traces: list[Path]
     costs: list[Cost] = field(default_factory=list)
     written_bytes: int | None = None
     num_slices: int | None = None
-    """In the merged trace."""
+    """Number of slices in the merged trace; None if unknown."""
     failure: str | None = None
     num_megabytes: float = field(init=False)
-    """Of the input."""
+    """Size of the input in units of 10^6 bytes."""
 
     def __post_init__(self) -> None:
         self.num_megabytes = sum(trace.stat().st_size for trace in self.traces) / 1e6
 
     @property
     def wall_s(self) -> float | None:
-        """Of the fastest run."""
+        """Wall time of the fastest run in seconds."""
         return min((cost.wall_s for cost in self.costs), default=None)
 
     @property
     def peak_bytes(self) -> int | None:
-        """Of the run that took most memory."""
+        """Memory of the run that needed most."""
         return max((cost.max_rss_bytes for cost in self.costs), default=None)
 
     def run(self, folder: Path) -> None:
-        """Runs it, unless it failed or its runs were long; `folder` is emptied before."""
+        """Runs the program once, unless it failed or its runs took too long; empties `folder` first."""
         if self.failure or not again([cost.wall_s for cost in self.costs]):
             return
         empty(folder)
@@ -81,21 +82,21 @@ class Result:
             self.num_slices = self.num_slices or count_slices(trace)
 
     def cells(self, ours: Result, slices: int) -> list[str]:
-        """A row of `HEAD`."""
+        """Returns a row of `HEAD`."""
         lost = "-" if self.num_slices is None else str(slices - self.num_slices)
         return [self.contender.name, str(len(self.costs)), *cells(self.costs),
                 number(ratio(self.num_megabytes, self.wall_s), 0), megabytes(self.written_bytes), lost,
                 number(ratio(self.wall_s, ours.wall_s), 2), number(ratio(self.peak_bytes, ours.peak_bytes), 2)]
 
     def ranks_cells(self) -> list[str]:
-        """A row of `RANKS`."""
+        """Returns a row of `RANKS`."""
         each_s = ratio(self.wall_s, len(self.traces))
         return [str(len(self.traces)), number(self.num_megabytes, 0), str(len(self.costs)), *cells(self.costs),
                 number(each_s and 1e3 * each_s, 0), number(ratio(self.num_megabytes, self.wall_s), 0)]
 
 
 def count_slices(trace: Path) -> int:
-    """Slices of a Chrome trace, plain or gzipped, by the look of the text."""
+    """Returns the number of slices in a Chrome trace, uncompressed or gzipped, by searching the text."""
     count, rest = 0, b""
     for chunk in _chunks(trace):
         text, end = rest + chunk, 0
@@ -112,7 +113,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """The three tables."""
+    """Returns the three tables."""
     traces = traces_of(args.folder, args.megabytes)
     peers = Peers(args.folder / "peers") if args.peers else None
     known, absent = contenders(peers, args.tracelens)
@@ -149,12 +150,12 @@ def _fastest_s(result: Result) -> float:
 
 
 def _slope(few: Result, many: Result) -> float:
-    """Processor time of a further rank."""
+    """Returns the processor time per additional rank."""
     return (cpu_s(many.costs) - cpu_s(few.costs)) / (len(many.traces) - len(few.traces))
 
 
 def links(traces: list[Path], number_of_ranks: int, folder: Path) -> list[Path]:
-    """Links to the same files under the names of more ranks."""
+    """Creates links to the same files under the names of more ranks."""
     folder.mkdir()
     found = [folder / f"rank{rank}_trace.json" for rank in range(number_of_ranks)]
     for rank, link in enumerate(found):
@@ -163,7 +164,7 @@ def links(traces: list[Path], number_of_ranks: int, folder: Path) -> list[Path]:
 
 
 def loading(ours: Result, events: Path, peers: Peers | None, repeat: int) -> list[list[str]]:
-    """A row for each way to have all events in memory."""
+    """Returns a row for each way to load all events into memory."""
     commands = {f"polars, our {events.name}": [sys.executable, str(PROGRAMS / "parquet_load.py"), str(events)]}
     if peers is not None:
         commands["HTA parse_traces"] = peers.hta(ours.traces)

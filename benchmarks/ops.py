@@ -1,10 +1,10 @@
-"""Measures `distprof ops` of the traces of merge.py: one rank, four ranks, and what a merge has added up.
+"""Measures `distprof ops` on the traces of merge.py: one rank, four ranks, and the table of operators of a merge.
 
     python benchmarks/ops.py [--megabytes 120] [--repeat 5]
 
-The peer is torch.profiler's own `key_averages().table()`, in a process that has just traced as many steps of the same
-job on one rank: only the parsing and the table are timed, and it has no file to read. `distprof ops` is timed as a
-command, from the start of Python to its end, and for one rank also in a Python that runs already, as the peer.
+The peer is torch.profiler's own `key_averages().table()`, in a process that has just traced the same number of steps of
+the same job on one rank: only parsing and the table are timed, and it does not read a file. `distprof ops` is timed as
+a command, including the start of Python, and for one rank also in a running Python process, like the peer.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ HEAD = ("program", *COSTS, "events or calls", "CPU us each", "CPU / ours, runnin
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each program."""
+    """Returns a table with a row per program."""
     traces = traces_of(args.folder, args.megabytes)
     with files(args) as folder:
-        merge = folder / "with-operators"  # in a folder called merged the run would be the one around it
+        merge = folder / "with-operators"  # with the name merged, the parent folder would be taken as the run
         timed([*DISTPROF, "merge", "--operators", "--out", str(merge), str(traces[0].parent)])
         ours = in_turns({"one rank, JSON": [*OPS, str(traces[0])], "4 ranks, JSON": [*OPS, str(traces[0].parent)],
                          "4 ranks, merged with --operators": [*OPS, str(merge)]}, args.repeat)
@@ -46,19 +46,19 @@ def measure(args: argparse.Namespace) -> Found:
 
 
 def printed(program: str, argument: str) -> dict[str, Any]:
-    """What a program prints."""
+    """Runs a program and returns the JSON that it prints."""
     lines = timed([sys.executable, str(PROGRAMS / program), argument]).printed.splitlines()
     found: dict[str, Any] = json.loads(lines[-1])
     return found
 
 
 def row(name: str, costs: Sequence[str], calls: int, used_s: float, ours_s: float) -> list[str]:
-    """A line of the table."""
+    """Returns a row of the table."""
     return [name, *costs, str(calls), number(used_s / calls * 1e6, 1), number(used_s / ours_s, 1)]
 
 
 def _cells(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Of programs that time themselves."""
+    """Returns the cells for programs that measure themselves."""
     return [spread([one["table_s"] for one in found], 2), spread([one["cpu_s"] for one in found], 2),
             megabytes(max(one["bytes"] for one in found)), "-"]
 

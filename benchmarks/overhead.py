@@ -1,24 +1,24 @@
-"""What recording costs: step times of a transformer with and without it, paired in one process, as ratios.
+"""Measures the overhead of recording: ratios of step times of a transformer with and without it, in one process.
 
     python benchmarks/overhead.py [--layers 4] [--width 128] [--batch 8] [--length 64] [--rounds 9] [--steps 8]
                                   [--modes plain ddp watch] [--peers deepspeed torch traceml]
                                   [--watched-steps 400] [--watched-ms 20 200]
 
-Processor time is what a step costs; elapsed time holds what others do on the machine as well.
+Processor time is the cost of a step; elapsed time also includes the effect of other programs on the machine.
 
-Each round times plain steps, steps with something on, and plain steps again; a ratio is to the mean of the two plain
-blocks. "plain" is a plain block measured the same way: its spread is the noise of this machine, and a ratio inside it
-is no difference. The profilers of DeepSpeed and torch are measured in the same rounds.
+Each round measures plain steps, steps with something enabled, and plain steps again; a ratio is relative to the mean of
+the two plain blocks. "plain" is a plain block measured in the same way: its spread is the noise of this machine, and
+ratios within it are not significant. The profilers of DeepSpeed and torch are measured in the same rounds.
 
-What the watch costs behind the passes is measured in steps of 20 and 200 ms that mostly sleep, with ten collectives
-each, in turns with steps without it: the processor time that it adds, what it writes, and the memory it takes. Then
-three programs take turns, block by block, with the same steps: with nothing, under `distprof run`, and under TraceML
-(`--peers traceml`, where `pip install --no-deps traceml-ai==0.5.0` was called), of which the training process is
-measured. `--modes watch` measures nothing else; `--watched-steps 2000` takes three quarters of an hour.
+The watch, which runs after the passes, is measured in steps of 20 and 200 ms that mostly sleep, with ten collectives
+each, in turns with steps without it: the processor time that it adds, the bytes that it writes, and its memory. Then
+three programs with the same steps take turns, block by block: without a watch, under `distprof run`, and under TraceML
+(`--peers traceml`, after `pip install --no-deps traceml-ai==0.5.0`); only the training processes are measured.
+`--modes watch` measures nothing else; `--watched-steps 2000` takes three quarters of an hour.
 
-What it costs to label collectives is measured in steps that have some: the same model under DDP with small buckets, in
-a gloo group of one rank. The default is the model of the demo, whose modules are tiny; `--layers 12 --width 512
---steps 1` is one whose modules are not.
+Labelling of collectives is measured in steps that have some: the same model under DDP with small buckets, in a gloo
+group of one rank. The default is the model of the demo, whose modules are tiny; `--layers 12 --width 512 --steps 1` is
+a model with larger modules.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from train_ddp import Transformer
 
 Around = Callable[[], AbstractContextManager[Any]]
 NOISE = 1.1
-"""Ratios of processor times differ by less between days."""
+"""Ratios of processor times of different days differ by less than this factor."""
 
 
 class Trainer:
@@ -68,13 +68,13 @@ class Trainer:
         torch.manual_seed(0)
         self.model: torch.nn.Module = Transformer(width=args.width, heads=args.width // 64 or 1, depth=args.layers,
                                                   length=args.length)
-        if replicated:  # buckets of 1 MB at most: many all_reduces while backward runs
+        if replicated:  # buckets of at most 1 MB, for many all_reduces during backward
             self.model = DistributedDataParallel(self.model, bucket_cap_mb=1)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.tokens = torch.randint(1000, (args.batch, args.length + 1))
 
     def step(self, around_forward: Around = nullcontext, around_step: Around = nullcontext) -> Seconds:
-        """One step; gives its seconds."""
+        """Runs a step and returns its times."""
         return timed_step(partial(self._step, around_forward, around_step))
 
     def _step(self, around_forward: Around, around_step: Around) -> None:
@@ -88,11 +88,11 @@ class Trainer:
 
 
 LIGHT = "1"
-"""Ranks that are recorded fully where the one that is measured, rank 0, is recorded lightly."""
+"""Value of `--ranks` with which the measured rank 0 is recorded lightly."""
 
 
 def in_pass(name: str, *, ranks: str = "all") -> Callable[[Trainer, int], list[Seconds]]:
-    """Steps inside one pass; the first, and the one that writes the results, are left out."""
+    """Returns a mode for steps in a pass; the first step, and the one that writes the results, are excluded."""
     def block(trainer: Trainer, num_steps: int) -> list[Seconds]:
         plan = dict.fromkeys(("wait", "count", "time", "trace", "arrivals"), 0) | {name: num_steps + 2}
         plan |= {"count": 1} if name == "wait" else {}
@@ -109,18 +109,18 @@ def in_pass(name: str, *, ranks: str = "all") -> Callable[[Trainer, int], list[S
 
 
 def plain(trainer: Trainer, num_steps: int) -> list[Seconds]:
-    """Nothing is on."""
+    """Runs steps with nothing enabled."""
     return [trainer.step() for _ in range(num_steps)]
 
 
 def after_last_pass(trainer: Trainer, num_steps: int) -> list[Seconds]:
-    """Recording is over."""
+    """Runs steps after the end of a recording."""
     in_pass("time")(trainer, 1)
     return plain(trainer, num_steps)
 
 
 def labels(trainer: Trainer, num_steps: int, *, timeline: bool = False) -> list[Seconds]:
-    """Collectives are labelled; nothing else runs."""
+    """Runs steps in which only labelling of collectives is enabled."""
     recorder = CollectiveRecorder(ModuleScopes(ModuleMap(), lambda call: call, lambda _: None), lambda: (0, None),
                                   RunningWorks(lambda call: call), lambda call: call)
     recorder.start(timeline=timeline)
@@ -131,20 +131,20 @@ def labels(trainer: Trainer, num_steps: int, *, timeline: bool = False) -> list[
 
 
 def flop_counter(trainer: Trainer, num_steps: int) -> list[Seconds]:
-    """torch's own counter around whole steps."""
+    """Runs steps inside torch's own FLOP counter."""
     return [trainer.step(around_step=lambda: FlopCounterMode(display=False)) for _ in range(num_steps)]
 
 
 def torch_profiler(trainer: Trainer, num_steps: int, *, record_shapes: bool = False, profile_memory: bool = False,
                    with_stack: bool = False) -> list[Seconds]:
-    """torch's own profiler around all steps; its start and end are left out."""
+    """Runs all steps inside torch's own profiler; its start and end are excluded."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=record_shapes,
                                 profile_memory=profile_memory, with_stack=with_stack):
         return plain(trainer, num_steps)
 
 
 def deepspeed(trainer: Trainer, num_steps: int) -> list[Seconds]:
-    """DeepSpeed's profiler around the forward call, as its engine has it."""
+    """Runs steps with DeepSpeed's profiler around the forward call, as in its engine."""
     from deepspeed.profiling.flops_profiler.profiler import FlopsProfiler
 
     profiler = FlopsProfiler(trainer.model)
@@ -194,7 +194,7 @@ LABEL_MODES: dict[str, Mode] = {
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A table of plain steps, and one of steps under DDP."""
+    """Returns the tables and ratios of the selected modes."""
     torch.set_num_threads(1)
     text, ratios = list[str](), dict[str, Ratio]()
     if "plain" in args.modes:
@@ -222,7 +222,8 @@ def measure(args: argparse.Namespace) -> Found:
 
 
 def _beside_peers(args: argparse.Namespace) -> tuple[list[str], dict[str, Ratio]]:
-    """A table of programs that are watched by others, and what ours costs to TraceML, where that is installed."""
+    """Returns a table of the watched programs, and the cost of distprof's watch relative to TraceML's if that is
+    installed."""
     with files(args) as folder:
         found = [beside(folder, step_ms, args.watched_steps) for step_ms in args.watched_ms]
     text = ["The same steps in programs of their own, in turns; mean (25 % .. 75 % of turns):",

@@ -1,16 +1,16 @@
-"""Measures merging of many ranks, on a cluster of dask, and of very long traces.
+"""Measures merging of many ranks, merging on a dask cluster, and merging of very long traces.
 
     python benchmarks/scale.py [--parts ranks cluster long] [--ranks 4 64 256 1024] [--megabytes 8]
                                [--long-ranks 8] [--long-gigabytes 5] [--repeat 3]
 
 Traces are made up (made_up/traces.py).
 
-* ranks: more and more ranks of the same length, by threads of one process;
-* cluster: the largest of these that has no more than 1,024 ranks, by threads, by `--workers 2`, and by a scheduler of
-  dask with two workers of one thread each, in turns. The bytes that they write are compared;
-* long: a few ranks of gigabytes, beside `gzip -1` of the same text.
+* ranks: increasing numbers of ranks with traces of the same size, by threads of one process;
+* cluster: the largest of these with at most 1,024 ranks, by threads, by `--workers 2`, and by a dask scheduler with two
+  workers of one thread each, in turns. Their outputs must be identical;
+* long: a few ranks with gigabytes each, compared with `gzip -1` of the same text.
 
-Megabytes are those of text; files are gzipped. docs/cluster.md has the same table.
+Megabytes are of uncompressed text; files are gzipped. docs/cluster.md has the same table.
 """
 
 from __future__ import annotations
@@ -40,46 +40,46 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Merges of the same ranks."""
+    """Merges of the same ranks in the same way."""
 
     ranks: int
     num_bytes: int
-    """Of text."""
+    """Size of the uncompressed text."""
     workers: str
     costs: list[Cost] = field(default_factory=list)
     worker_bytes: list[int] = field(default_factory=list)
-    """Largest resident set of a worker that is a process of its own."""
+    """Peak resident set size of the larger dask worker, per run."""
     worker_cpu_s: list[float] = field(default_factory=list)
 
     @property
     def fastest(self) -> Cost:
-        """The run that was least disturbed."""
+        """The run with the least wall time."""
         return min(self.costs, key=lambda cost: cost.wall_s)
 
     @property
     def core_hours(self) -> float:
-        """Processor time of all processes."""
+        """Processor time of all processes, in hours."""
         return (min(cost.cpu_s for cost in self.costs) + min(self.worker_cpu_s, default=0)) / 3600
 
     @property
     def client_bytes(self) -> int:
-        """Largest resident set of the command."""
+        """Peak resident set size of the command."""
         return max(cost.max_rss_bytes for cost in self.costs)
 
     def cells(self) -> list[str]:
-        """A row of the table."""
+        """Returns a row of the table."""
         return [str(self.ranks), megabytes(self.num_bytes), self.workers, *cells(self.costs),
                 number(1000 * self.fastest.wall_s / self.ranks, 1), megabytes(max(self.worker_bytes, default=None)),
                 number(self.core_hours, 4)]
 
 
 def merge(traces: Path, out: Path, *words: str) -> list[str]:
-    """The command line."""
+    """Returns the command line of a merge."""
     return [*DISTPROF, "merge", "--force", str(traces), "--out", str(out), *words]
 
 
 def ranks(counts: Sequence[int], megabytes_each: float, repeat: int, folder: Path) -> list[Row]:
-    """A row a number of ranks, by threads of one process."""
+    """Merges by threads of one process; returns a row per number of ranks."""
     found = []
     for count in counts:
         traces = folder / f"{count}"
@@ -90,7 +90,7 @@ def ranks(counts: Sequence[int], megabytes_each: float, repeat: int, folder: Pat
 
 
 class Cluster:
-    """A scheduler of dask, and two workers of one thread each."""
+    """A dask scheduler, and two workers with one thread each."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "scheduler.json"
@@ -107,16 +107,16 @@ class Cluster:
                                  *map(str, words)], stderr=subprocess.DEVNULL)
 
     def cpu_s(self) -> float:
-        """Processor time of the workers until now."""
+        """Returns the processor time of the workers so far."""
         stats = (Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split() for worker in self._workers)
         return sum((int(fields[11]) + int(fields[12])) / TICKS for fields in stats)
 
     def peak_bytes(self) -> int:
-        """Of the larger worker until now."""
+        """Returns the peak resident set size of the larger worker so far."""
         return max(peak_bytes(worker.pid) for worker in self._workers)
 
     def end(self) -> None:
-        """Ends all of it."""
+        """Ends all processes."""
         for process in reversed(self._processes):
             process.terminate()
             process.wait()
@@ -126,13 +126,13 @@ def _address(file: Path) -> str:
     while True:
         try:
             return str(json.loads(file.read_text())["address"])
-        except ValueError:  # it is being written
+        except ValueError:  # the file is not complete yet
             time.sleep(0.1)
 
 
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
-    """A cluster for the while."""
+    """Yields a cluster and ends it."""
     folder.mkdir()
     found = Cluster(folder)
     try:
@@ -142,10 +142,10 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 
 def cluster(count: int, megabytes_each: float, repeat: int, folder: Path) -> list[Row]:
-    """Three ways to merge the same ranks, in turns.
+    """Merges the same ranks in three ways, in turns; returns a row per way.
 
     Raises:
-        Failed: They wrote other bytes.
+        Failed: Their outputs differ.
     """
     traces = folder / "ranks"
     num_bytes = count * write_ranks(traces, count, megabytes_each)
@@ -167,7 +167,7 @@ def cluster(count: int, megabytes_each: float, repeat: int, folder: Path) -> lis
 
 
 def long(num_ranks: int, gigabytes: float, folder: Path) -> tuple[list[str], Ratio]:
-    """Merging ranks of gigabytes, and `gzip -1` of the text of one."""
+    """Merges ranks of gigabytes, and runs `gzip -1` on the text of one; returns text and the ratio of CPU times."""
     first = write_large(folder / "long", num_ranks, 1000 * gigabytes)
     unpack = f'"{sys.executable}" -m isal.igzip -dc "{first}"'
     length = int(timed(["sh", "-c", f"{unpack} | wc -c"]).printed)
@@ -183,7 +183,7 @@ def long(num_ranks: int, gigabytes: float, folder: Path) -> tuple[list[str], Rat
 
 
 def far(rows: list[Row]) -> str:
-    """What the line through the last two merges says of many more ranks."""
+    """Returns text with a linear extrapolation of the last two merges to `FAR` ranks."""
     few, many = rows[-2:]
     core_hours, resident = (_line(few.ranks, one, many.ranks, other) for one, other in (
         (few.core_hours, many.core_hours), (few.client_bytes, many.client_bytes)))
@@ -193,19 +193,19 @@ def far(rows: list[Row]) -> str:
 
 
 def _line(first: float, at_first: float, second: float, at_second: float) -> float:
-    """Where the line through two points is at `FAR`."""
+    """Returns the value at `FAR` of the line through two points."""
     return at_second + (at_second - at_first) / (second - first) * (FAR - second)
 
 
 def ratios(rows: list[Row]) -> str:
-    """Against threads."""
+    """Returns text with wall times relative to threads."""
     first, *others = rows
     return "; ".join(f"{row.workers} takes {row.fastest.wall_s / first.fastest.wall_s:.3f} of the time of "
                      f"{first.workers}" for row in others) + ". All wrote the same bytes."
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """The tables of the parts."""
+    """Returns the tables of the selected parts."""
     text, found = list[str](), dict[str, Ratio]()
     if "ranks" in args.parts:
         with files(args) as folder:

@@ -1,8 +1,8 @@
-"""What recording adds to a job of a few steps: start, passes, files and end, beside the same job under plain torchrun.
+"""Measures what recording adds to a short job (start, passes, files, end), compared with plain torchrun.
 
     python benchmarks/short_job.py [--ranks 2] [--repeat 7]
 
-Processor time is that of all processes of the job, launcher included. Both run in turns.
+Processor time includes all processes of the job and the launcher. Both variants run in turns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ dist.destroy_process_group()
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each job, and what is added."""
+    """Returns a table with a row per variant, and the difference."""
     with files(args) as folder:
         script = folder / "short.py"
         script.write_text(SCRIPT)

@@ -1,9 +1,9 @@
-"""Measures `distprof memory` on a memory snapshot of a gigabyte, and `pickle.load` of the same file beside it.
+"""Measures `distprof memory` on a memory snapshot of a gigabyte, compared with `pickle.load` of the same file.
 
     python benchmarks/snapshots.py [--gigabytes 1] [--depth 25] [--repeat 1]
 
-The snapshot is what torch would have written of an allocator that `tests/support/caching_allocator.py` plays, with a
-stack of so many frames for each entry.
+The snapshot is what torch would have written for the allocator that `tests/support/caching_allocator.py` simulates,
+with a stack of `--depth` frames for each entry.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ print(sum(map(len, data["device_traces"])), "entries")
 
 
 def write(path: Path, num_bytes: int, depth: int) -> None:
-    """A training job of `LAYERS` layers, as long as it takes to fill the file."""
+    """Simulates a training job of `LAYERS` layers until the file has about `num_bytes`."""
     gc.disable()
     frames, one = Frames(), Allocator()
     stacks = {(layer, phase): ((f"{TORCH}/linear.py", 125, "forward"), ("/home/me/net.py", 10 * layer + phase, "block"),
@@ -52,7 +52,7 @@ def write(path: Path, num_bytes: int, depth: int) -> None:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each program."""
+    """Returns a table with a row per program."""
     with files(args) as folder:
         path = folder / "rank0.pickle"
         apart(write, path, int(args.gigabytes * 1e9), args.depth)

@@ -1,11 +1,11 @@
-"""Measures what it costs that a run lies in a bucket: merged through S3, merged here, and copied alone.
+"""Measures the cost of merging a run in a bucket: merging through S3, merging a local copy, and copying alone.
 
     python benchmarks/storage.py [--ranks 64] [--megabytes 8] [--latency-ms 0] [--bucket NAME] [--repeat 3]
 
-Traces are made up (made_up/traces.py) and uploaded. The storage is a server of moto in a process of its own on this
-machine, which takes part of the processors; with `--bucket` it is that of AWS_ENDPOINT_URL, and what was put there is
-removed afterwards. What copying alone takes, by boto3 with 8 threads, is the limit. `--latency-ms` delays each request,
-as a network does.
+Traces are made up (made_up/traces.py) and uploaded. The storage is a moto server in another process on this machine,
+which uses some of the processors; with `--bucket`, it is the one at AWS_ENDPOINT_URL, and the uploaded objects are
+removed afterwards. The lower limit is copying alone, by boto3 with 8 threads. `--latency-ms` delays each request, as a
+network does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ with ThreadPoolExecutor(8) as executor:
 
 @contextmanager
 def storage(bucket: str, latency_ms: float) -> Iterator[str]:
-    """A bucket, for the environment of this process."""
+    """Yields the name of a bucket that the environment variables of this process give access to."""
     if bucket:
         yield bucket
         return
@@ -66,7 +66,7 @@ def storage(bucket: str, latency_ms: float) -> Iterator[str]:
 
 
 def measure(args: argparse.Namespace) -> Found:
-    """A row for each program."""
+    """Returns a table with a row per program."""
     import boto3
 
     with files(args) as folder, storage(args.bucket, args.latency_ms) as bucket:
@@ -87,7 +87,7 @@ def measure(args: argparse.Namespace) -> Found:
 
 
 def _rows(bucket: str, folder: Path, repeat: int) -> list[list[str]]:
-    copied = folder / NAME  # a run is called by its folder
+    copied = folder / NAME  # the name of the folder becomes that of the run
     empty(copied)
     merge, url = [*DISTPROF, "merge", "--force"], f"s3://{bucket}/{NAME}"
     found = in_turns({

@@ -13,7 +13,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,26 @@ def write_whole(path: Path, write: Callable[[Path], object], *, syncs: bool = Tr
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def append_whole(handle: int, content: bytes) -> None:
+    """Appends all of `content` or nothing to a file opened with O_APPEND; no other process may append meanwhile.
+
+    Raises:
+        OSError: It could not be written completely; the file is unchanged.
+    """
+    num_bytes = 0
+    try:
+        while num_bytes < len(content):  # after a short write, the next one raises the reason
+            written = os.write(handle, content[num_bytes:])
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            num_bytes += written
+    except OSError:
+        if num_bytes:
+            with suppress(OSError):
+                os.ftruncate(handle, os.fstat(handle).st_size - num_bytes)
+        raise
 
 
 def write_private(path: Path, content: bytes) -> None:

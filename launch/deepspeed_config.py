@@ -100,11 +100,14 @@ def _decoded(text: bytes, path: Path) -> Any:
     """Parses JSON, or Hjson (JSON with comments), which DeepSpeed also accepts; hjson is installed with DeepSpeed."""
     try:
         return msgspec.json.decode(text)
+    except (UnicodeDecodeError, RecursionError) as error:
+        hint = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else None
+        raise UsageError(f"{path} is not valid JSON: {error}", hint=hint) from error
     except msgspec.DecodeError as error:
         try:
             return import_module("hjson").loads(text.decode())
         except ImportError:
             hint = "comments need the package hjson: pip install hjson"
-        except ValueError:
+        except (ValueError, RecursionError):
             hint = None
         raise UsageError(f"{path} is not valid JSON: {error}", hint=hint) from error

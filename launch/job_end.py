@@ -135,7 +135,7 @@ def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
 
     try:
         merges = claimed(target)
-    except (DistprofError, OSError, msgspec.MsgspecError) as error:
+    except (DistprofError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         why = f"cannot check whether all ranks have been uploaded: {error.args[0] if error.args else error}"
         merges = False
     else:

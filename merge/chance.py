@@ -22,6 +22,8 @@ NUMBERS = 4_000_000
 AT_ONCE = 1_000_000
 AS_IS, CLIPPED = 0.8, 0.2
 """Shares of the false alarm rate that the tests of the values as they are and of the clipped values have."""
+FIRST_LOOK = 2 / 3
+"""Share of the false alarm rate that the first of two looks has; see `of_two_looks`."""
 MANY_RANKS = 128
 """With more ranks, permutations take too long, and tails of sums are computed exactly."""
 FEW_RANKS = 8
@@ -53,6 +55,21 @@ def chance(beyond: Floats, row: int, kind: int) -> float | None:
     as_is, clipped = (_chance(largest[:, first:first + num_kinds], float(seen[first + kind]), kind)
                       for first in (0, num_kinds))
     return min(as_is / AS_IS, clipped / CLIPPED, 1.0)
+
+
+def of_two_looks(first: float | None, second: float | None) -> float | None:
+    """Combines p-values of two looks at the same ranks, however much the looks have in common (weighted Bonferroni).
+
+    Args:
+        first: Of the look that has the larger share of the false alarm rate; None if it tells nothing.
+        second: Of the other look.
+
+    Returns:
+        At most 1; one of them as it is if the other is None.
+    """
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first / FIRST_LOOK, second / (1 - FIRST_LOOK), 1.0)
 
 
 def chances(beyond: Floats) -> Any:

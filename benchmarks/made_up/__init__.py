@@ -1,1 +1,1 @@
-"""Runs and traces that no job recorded, as large as a benchmark or a test asks for."""
+"""Generates runs and traces of any size for benchmarks and tests, without recording a job."""

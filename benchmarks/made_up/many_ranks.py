@@ -1,7 +1,8 @@
-"""A made-up run of up to thousands of ranks: the files of their hosts, and the folders of some.
+"""Generates a run of up to thousands of ranks: the files of their hosts, and the folders of some ranks.
 
-Folders are written of the first replica of the model and of late ranks, or of all. What the file of a host has of a
-rank with a folder is made of it; that of the others is made from these, with the times of each rank.
+Folders are written for the first replica of the model and for late ranks, or for all. The summary of a rank with a
+folder, in the file of its host, is created from the folder; summaries of other ranks are derived from these, with the
+times of each rank.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from made_up.recorded import LABELLED, PASSES, Recorded
 
 
 class StageCalls:
-    """Calls of all ranks of a stage, step by step, laid out as those of one of them are in the file of its host."""
+    """Calls of all ranks of a stage, step by step, in the layout of the summary of one of these ranks."""
 
     def __init__(self, recorded: Recorded, stage: int, template: RankSummary) -> None:
         assert template.arrivals is not None
@@ -58,7 +59,7 @@ class StageCalls:
         return f"{one.op}{(one.peer - self._first) // (self._recorded.job.dp * self._recorded.job.tp):+d}"
 
     def add(self, step: int, times: Any, window: Any) -> None:
-        """A step: times of the stage, and start and end of it."""
+        """Adds a step: times of the stage, and start and end of its ranks."""
         enqueue, start, end, wait_start, wait_end = times.transpose(1, 0, 2)
         held = end - start
         waited = np.where(wait_start == NONE, 0, wait_end - wait_start)
@@ -70,11 +71,11 @@ class StageCalls:
                      for one, origin in zip((enqueue, start, end, wait_start, wait_end), origins, strict=True)]
             self._times[cell] = np.stack(since).astype(np.int32)
             self._sums[cell] = np.stack((base, held[mine].sum(axis=0), waited[mine].sum(axis=0)))
-        # a thread waits for one thing at a time
+        # waits can be summed, because a thread waits for one thing at a time
         self._waits.append((step, waited.sum(axis=0), _covered(start, end, window)))
 
     def finish(self) -> None:
-        """Puts ranks first."""
+        """Rearranges the arrays so that ranks are the first axis."""
         order = range(len(self.cells["step"]))
         self.times = np.concatenate([self._times.pop(cell) for cell in order], axis=1).transpose(2, 0, 1).copy()
         self.sums = np.stack([self._sums[cell] for cell in order]).transpose(2, 1, 0).copy()
@@ -82,7 +83,7 @@ class StageCalls:
                       for index, name in enumerate(("blocked_ns", "in_ns"), 1)}
 
     def tables_of(self, index: int) -> dict[str, Any]:
-        """Of the calls of a rank, by its number in the stage: what is its own."""
+        """Returns the rank-specific tables of calls, given the index of a rank in the stage."""
         base, held, waited = self.sums[index]
         cells = as_packed({**self.cells, "base_ns": base, "in_ns": held, "waited_ns": waited}, CELL_COLUMNS)
         waits = as_packed({"step": np.array([step for step, *_ in self._waits]),
@@ -92,7 +93,7 @@ class StageCalls:
 
 
 def _covered(start: Any, end: Any, window: Any) -> Any:
-    """In how much of the step of each rank a call was under way."""
+    """Returns the time of the step, per rank, that is covered by calls."""
     order = np.argsort(start, axis=0, kind="stable")
     begin, over = (np.clip(np.take_along_axis(one, order, axis=0), *window) for one in (start, end))
     reach = np.maximum.accumulate(over, axis=0)
@@ -101,19 +102,19 @@ def _covered(start: Any, end: Any, window: Any) -> Any:
 
 
 def of(table: PackedTable, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Columns as arrays."""
+    """Returns columns of a packed table as arrays."""
     return {name: np.frombuffer(table.columns[name], kind) for name, kind in kinds.items()}
 
 
 def as_packed(arrays: Mapping[str, Any], kinds: Mapping[str, str],
               texts: Mapping[str, list[str]] | None = None) -> PackedTable:
-    """The other way round."""
+    """Returns a packed table with these columns."""
     return PackedTable(rows=len(arrays[next(iter(kinds))]), texts=dict(texts or {}),
                        columns={name: arrays[name].astype(kind).tobytes() for name, kind in kinds.items()})
 
 
 def summary_of(recorded: Recorded, rank: int, template: RankSummary, sketches: StageCalls) -> RankSummary:
-    """The summary of a rank without a folder, by that of its peer in the first replica."""
+    """Returns the summary of a rank without a folder, derived from that of its peer in the first replica."""
     groups = recorded.groups(rank)
     ranges = [_group(groups[one.description.removeprefix("mesh_")]) for one in sketches.arrivals.groups]
     first = rank // (recorded.job.dp * recorded.job.tp) * recorded.job.dp * recorded.job.tp
@@ -146,7 +147,7 @@ def _modules(recorded: Recorded, rank: int, table: PackedTable) -> PackedTable:
 
 
 def write_tables(out: Path, recorded: Recorded) -> list[list[Any]]:
-    """Writes the folders of the kept ranks; gives the times of each step and stage."""
+    """Writes the folders of the kept ranks; returns the times of each step and stage."""
     recorded.write_run_json(out)
     times = [recorded.add(stages) for stages in recorded.job.steps(len(recorded.passes))]
     for rank in recorded.kept:

@@ -1,4 +1,4 @@
-"""Data parallel ranks of a large model: the tables that totals are made of, times and values of each rank its own."""
+"""Generates data parallel ranks of a large model: the tables that totals need, with different times on each rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ranks:
     num_modules: int
 
     def write(self, run: Path) -> None:
-        """All of them, and run.json."""
+        """Writes all ranks, and run.json."""
         run.mkdir(parents=True)
         rank_json.write(run / RUN_JSON, RunJson(run_id="made-up", world_size=self.num_ranks, start_ns=NOW_NS))
         tags = {"rank": 0, "mp_size": 1, "dp_size": self.num_ranks}
@@ -52,12 +52,12 @@ class Ranks:
             rows.with_columns(*own, rank=pl.lit(rank, pl.Int64)).write_parquet(folder / table.file)
 
     def _times(self, rank: int) -> list[pl.Series]:
-        """Of each module on a rank."""
+        """Returns columns of random module times of a rank."""
         drawn = np.random.default_rng(rank).lognormal(14, 1, (len(TIME_COLUMNS), self.num_modules))
         return [pl.Series(column.name, times) for column, times in zip(TIME_COLUMNS, drawn, strict=True)]
 
     def _rows(self, table: Table) -> pl.DataFrame:
-        """What all ranks have alike, without the columns of tags."""
+        """Returns the rows that are equal on all ranks, without the columns of tags."""
         paths = [f"model.layers.{number // 10}.block{number % 10}.projection" for number in range(self.num_modules)]
         if table is MODULES:
             return pl.DataFrame({

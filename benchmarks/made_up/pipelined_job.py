@@ -1,7 +1,7 @@
-"""A made-up job in tensor-parallel, pipeline-parallel and data-parallel groups: when each rank called what.
+"""Simulates a job with tensor, pipeline and data parallel groups: the times of all calls of each rank.
 
-Times of all ranks are worked out together, as arrays: work by chance around a mean, planted delays, and meetings in
-which nobody goes on before the last one has come. It knows nothing of what reads the run.
+Times of all ranks are computed together, as arrays: work with random jitter, planted delays, and collectives that no
+rank leaves before the last one has arrived. It does not depend on the code that reads the run.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import numpy as np
 
 NOW_NS = 1_795_273_665_086_560_780
 NONE = -(2**63)
-"""Where a time is not known."""
+"""Value of unknown times."""
 TIMES = ("enqueue", "start", "end", "wait_start", "wait_end")
 BYTES = {"tp": 8 << 20, "dp": 64 << 20, "pp": 4 << 20}
 
 
 class Plant(NamedTuple):
-    """A delay of a rank in each step."""
+    """A planted delay of a rank in each step."""
 
     rank: int
     kind: str
     """forward, backward, data or optimizer."""
     layer: int
-    """Of its stage, for the first two; its module is the `mlp` there."""
+    """For forward and backward: layer of its stage, in whose module `mlp` the rank is delayed."""
     ns: int
 
 
 class SlowLink(NamedTuple):
-    """A group whose gradients take longer, in each layer."""
+    """A data parallel group, given by stage and tp coordinate, whose gradients take `ns` longer in each layer."""
 
     stage: int
     tp: int
@@ -39,10 +39,10 @@ class SlowLink(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What all ranks of a stage call at one point of a step."""
+    """A call that all ranks of a stage make at one point of a step."""
 
     channel: str
-    """tp, dp, or the stage that is sent to or received from, like send+1."""
+    """`tp`, `dp`, or the relative stage that is sent to or received from, such as `send+1`."""
     op: str
     phase: str
     module: str
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A step of the ranks of a stage; columns are these ranks, by dp and tp."""
+    """A step of the ranks of a stage; the last axis of arrays is these ranks, ordered by dp and tp."""
 
     calls: Sequence[Call]
     times: Any
@@ -65,16 +65,16 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinedJob:
-    """Ranks are numbered pp, dp, tp, the last one fastest."""
+    """The simulated job. Ranks are numbered by pp, dp and tp coordinates; tp varies fastest."""
 
     pp: int = 8
     dp: int = 256
     tp: int = 8
     layers: int = 4
-    """Of each stage."""
+    """Number of layers per stage."""
     microbatches: int = 4
     work_ns: int = 2_000_000
-    """Mean of a layer in forward; backward takes twice as long."""
+    """Duration of a layer in forward without jitter, which only adds to it; backward takes twice as long."""
     jitter: float = 0.02
     plants: Sequence[Plant] = ()
     slow: Sequence[SlowLink] = ()
@@ -89,11 +89,11 @@ class PipelinedJob:
         return self.pp * self.dp * self.tp
 
     def place(self, rank: int) -> tuple[int, int, int]:
-        """Its coordinates on pp, dp and tp."""
+        """Returns the pp, dp and tp coordinates of a rank."""
         return rank // (self.dp * self.tp), rank // self.tp % self.dp, rank % self.tp
 
     def steps(self, number: int) -> Iterator[list[Stage]]:
-        """So many steps, a list of stages each."""
+        """Yields `number` steps, each as a list of stages."""
         now = np.full((self.pp, self.dp, self.tp), NOW_NS, np.int64)
         for _ in range(number):
             step = _Step(self, now)
@@ -102,7 +102,7 @@ class PipelinedJob:
 
 
 class _Step:
-    """One step, call by call. `now` is when each rank goes on; its shape is (pp, dp, tp)."""
+    """Simulates one step, call by call. `now` is the current time of each rank; shape (pp, dp, tp)."""
 
     def __init__(self, job: PipelinedJob, now: Any) -> None:
         self.job, self.now, self.begun = job, now.copy(), now.copy()
@@ -113,7 +113,7 @@ class _Step:
         self._reduced: list[list[tuple[int, Any]]] = [[] for _ in range(job.pp)]
 
     def stages(self) -> list[Stage]:
-        """Runs it."""
+        """Runs the step and returns its stages."""
         job = self.job
         for stage in range(job.pp):
             self._work(stage, "data", 0, job.work_ns // 4)
@@ -180,7 +180,7 @@ class _Step:
         return self.job.chance.integers(0, 4_000, shape, np.int64)
 
     def _reduce(self, stage: int, layer: int) -> None:
-        """Gradients of a layer; nobody waits yet."""
+        """Starts the all_reduce of a layer's gradients; no rank waits yet."""
         came = self.now[stage].copy()
         moving = np.full((1, came.shape[1]), 800_000)
         for link in self.job.slow:

@@ -1,4 +1,4 @@
-"""Rank folders of a made-up job, as its ranks would have recorded them: times on clocks of 8 ranks each."""
+"""Writes rank folders of a made-up job, as its ranks would have recorded them; each host has 8 ranks and a clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELLED = ("trace", "arrivals")
 ON_A_HOST = 8
 HIDDEN = 1024
 SAMPLES = 8
-"""Of a step."""
+"""Number of samples per step."""
 RUN_ID = "made-up"
 OPS_OF_LAYER = ("aten::addmm", "aten::_softmax", "aten::native_layer_norm", "aten::gelu", "aten::frobnicate")
 CALL_TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
@@ -32,26 +32,26 @@ CALL_TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns"
 
 @dataclass(kw_only=True)
 class Recorded:
-    """What ranks recorded of a job."""
+    """What the ranks of a job recorded."""
 
     job: PipelinedJob
     passes: Sequence[str] = PASSES
     clocks_ns: int = 2_000_000
-    """By how much clocks of hosts differ at most; 0: they are one host."""
+    """Largest difference of a host's clock from that of the first host; 0: all ranks are on one host."""
     is_known: bool = True
-    """False: nothing states how ranks divide the model, and all are taken for data parallel."""
+    """Whether the topology is recorded; else all ranks are assumed to be data parallel."""
     are_compared: bool = True
-    """False: hosts have compared no clocks."""
+    """Whether hosts compared their clocks."""
     kept: Collection[int] = ()
-    """Ranks of which every call is kept."""
+    """Ranks whose calls are all kept."""
     lost: int = 0
-    """Rows of collectives that are missing, each of a rank by chance."""
+    """Number of missing rows of collectives, distributed randomly over ranks."""
     programs: list[Sequence[Call]] = field(default_factory=list)
-    """Of each stage."""
+    """Calls of a step, per stage."""
     calls: dict[int, list[Any]] = field(default_factory=dict)
-    """Of the kept ranks: each step, shape (calls, 5)."""
+    """Kept rank -> times of each step, shape (calls, 5)."""
     windows: list[Any] = field(default_factory=list)
-    """Of each step: start, end and what is spent on data, forward, backward and the optimizer; shape (6, ranks)."""
+    """Per step: start, end, and time in data, forward, backward and optimizer; shape (6, ranks)."""
 
     def __post_init__(self) -> None:
         chance, hosts = np.random.default_rng(self.job.seed + 1), -(-self.job.num_ranks // ON_A_HOST)
@@ -62,16 +62,16 @@ class Recorded:
         self._losses = chance.multinomial(self.lost, np.full(self.job.num_ranks, 1 / self.job.num_ranks))
 
     def own(self, times: Any, first: int = 0) -> Any:
-        """Times of ranks from one on, along the last axis, by their own clocks."""
+        """Returns times on the clocks of the ranks; the last axis is ranks from `first` on."""
         host = (first + np.arange(times.shape[-1])) // ON_A_HOST
         shifted = times + self.offset_ns[host] + np.rint((times - NOW_NS) * self.drift[host]).astype(np.int64)
         return np.where(times == NONE, NONE, shifted)
 
     def add(self, stages: Sequence[Stage]) -> list[Any]:
-        """A step.
+        """Adds a step.
 
         Returns:
-            The times of each stage by the clocks of its ranks; see `Stage.times`.
+            The times of each stage on the clocks of its ranks; see `Stage.times`.
         """
         per_stage = self.job.dp * self.job.tp
         self.programs = [stage.calls for stage in stages]
@@ -84,7 +84,7 @@ class Recorded:
         return found
 
     def groups(self, rank: int) -> dict[str, tuple[str, str, list[int]]]:
-        """tp, dp and pp: name, description and ranks."""
+        """Returns the groups of a rank: tp, dp and pp -> name, description and ranks."""
         (pp, dp, tp), job = self.job.place(rank), self.job
         first = rank - tp
         return {"tp": (f"tp{first}", "mesh_tp", list(range(first, first + job.tp))),
@@ -92,7 +92,7 @@ class Recorded:
                 "pp": (f"pp{dp}_{tp}", "mesh_pp", [(at * job.dp + dp) * job.tp + tp for at in range(job.pp)])}
 
     def about(self, rank: int) -> RankJson:
-        """Its rank.json."""
+        """Returns the rank.json of a rank."""
         job, host = self.job, rank // ON_A_HOST if self.clocks_ns else 0
         params = sum(row["params"] for row in self.parameters(rank))
         return RankJson(
@@ -111,13 +111,13 @@ class Recorded:
 
     @property
     def topology(self) -> dict[str, int]:
-        """Its sizes, as ranks know them."""
+        """Sizes of the axes, as far as ranks know them."""
         if not self.is_known:
             return {"dp": self.job.num_ranks}
         return {"pp": self.job.pp, "dp": self.job.dp, "tp": self.job.tp}
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Its place, likewise."""
+        """Returns the coordinates of a rank, as far as ranks know them."""
         return dict(zip(("pp", "dp", "tp"), self.job.place(rank), strict=True)) if self.is_known else {"dp": rank}
 
     def _pairs(self, rank: int) -> list[ClockPair]:
@@ -125,7 +125,7 @@ class Recorded:
         return [ClockPair(realtime_ns=int(at), monotonic_ns=int(at) - NOW_NS) for at in edges]
 
     def _samples(self, rank: int) -> list[ClockSample]:
-        """The first rank of a host asks rank 0, the others ask it."""
+        """Returns clock comparisons: of the first rank of a host with rank 0, of others with the first rank."""
         host, first = rank // ON_A_HOST, rank // ON_A_HOST * ON_A_HOST
         peer = 0 if rank == first else first
         if rank == peer or not self.clocks_ns or not self.are_compared:
@@ -149,7 +149,7 @@ class Recorded:
         return rows
 
     def modules(self, rank: int) -> list[TableRow]:
-        """A root, its layers, and what is in them; `mlp` has all the time of a layer."""
+        """Returns rows of the root, the layers and their submodules; `mlp` has all planted delays of a layer."""
         job, rows = self.job, []
         count = 12 * HIDDEN * HIDDEN // job.tp
         for path in ("", "layers", *(f"layers.{layer}{name}" for layer in range(job.layers)
@@ -192,7 +192,7 @@ class Recorded:
         return found
 
     def parameters(self, rank: int) -> list[TableRow]:
-        """Matrices that are divided over tp, and norms that each rank has."""
+        """Returns rows of matrices that are sharded over tp, and of norms that are replicated."""
         stage, _, tp = self.job.place(rank)
         rows = []
         for layer in range(self.job.layers):
@@ -207,7 +207,7 @@ class Recorded:
         return rows
 
     def collectives(self, rank: int) -> list[TableRow]:
-        """Every call of a kept rank."""
+        """Returns rows of all calls of a kept rank, without lost ones."""
         program, sequence = self.programs[rank // (self.job.dp * self.job.tp)], dict[str, int]()
         of_channel = {channel: self._of_channel(rank, channel) for channel in {call.channel for call in program}}
         of_calls = [of_channel[call.channel] | {
@@ -224,7 +224,7 @@ class Recorded:
         return [row for place, row in enumerate(rows) if place not in lost]
 
     def _of_channel(self, rank: int, channel: str) -> dict[str, Any]:
-        """What is the same in all calls of a channel."""
+        """Returns the values that all calls of a channel share."""
         groups = self.groups(rank)
         name, description, ranks = groups.get(channel, groups["pp"])
         size = BYTES.get(channel, BYTES["pp"])
@@ -233,13 +233,13 @@ class Recorded:
                 "peer": self.peer(rank, channel), "timed_by": "timeline"}
 
     def peer(self, rank: int, channel: str) -> int | None:
-        """The other side of a send or receive."""
+        """Returns the other rank of a send or receive; None for collectives."""
         if not channel.startswith(("send", "recv")):
             return None
         return rank + int(channel[4:]) * self.job.dp * self.job.tp
 
     def write_rank(self, run: Path, rank: int) -> Path:
-        """The folder of a kept rank."""
+        """Writes the folder of a kept rank and returns its path."""
         folder, about = run / rank_folder(rank), self.about(rank)
         folder.mkdir(parents=True)
         tables: dict[Table, list[TableRow]] = {

@@ -1,8 +1,8 @@
-"""A recorded run as one of many ranks: rank 5 is rank 1 of 4 again, with its tables, its trace and its own number.
+"""Turns a recorded run into one of many ranks: with 4 recorded ranks, rank 5 is a copy of rank 1 with another number.
 
-The run is of a data parallel job, all of whose collectives are of all ranks. Each rank has files of its own; times are
-those of the rank it is made of, so that the ranks of a collective still meet. Totals mean nothing: shards of a model
-are as large as before.
+The run must be of a data parallel job all of whose collectives involve all ranks. Each rank has its own files; times
+are those of the original rank, so that the ranks of a collective still meet. Totals are meaningless, because shards of
+the model keep their size.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ TRACE = "trace.json.gz"
 
 
 def number_of(folder: Path) -> int:
-    """The rank of a folder."""
+    """Returns the rank of a folder."""
     return int(folder.name.removeprefix("rank"))
 
 
 def write_rank(source: Path, folder: Path, num_ranks: int) -> None:
-    """Writes a rank of many out of one of few."""
+    """Writes a copy of a rank folder as a rank of a larger job."""
     folder.mkdir(parents=True)
     rank = number_of(folder)
     about = json.loads((source / "rank.json").read_text())
@@ -52,7 +52,7 @@ def write_rank(source: Path, folder: Path, num_ranks: int) -> None:
 
 
 def write_run(run: Path, out: Path, num_ranks: int, *, summaries: bool = False) -> None:
-    """Writes the run of so many ranks, each with a summary where that is asked for, as ranks that complete leave."""
+    """Writes a run of `num_ranks` ranks; with `summaries`, also the summaries that completed ranks leave."""
     sources = sorted(run.glob("rank?????"))
     shutil.rmtree(out, ignore_errors=True)
     for rank in range(num_ranks):

@@ -1,7 +1,7 @@
-"""Makes up traces of many ranks: text that torch.profiler might have written, in files that take little room.
+"""Generates traces of many ranks: text that torch.profiler might have written, in small files.
 
-A trace is two or more gzip members: what is different on each rank, and blocks of events, which ranks share. Each block
-begins where the one before ends, and `baseTimeNanoseconds` shifts the events of a rank.
+A trace consists of gzip members: a head that differs between ranks, and blocks of events that ranks share. Each block
+begins when the previous one ends, and `baseTimeNanoseconds` shifts the events of a rank.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from isal import igzip
 
 DIGITS, FIRST_US = 12, 10**11
-"""Times have so many digits before the point, from the first one on: all blocks have the same length."""
+"""Number of digits of times before the point, and first time in us; equal lengths keep all blocks the same size."""
 ID_DIGITS, FIRST_ID = 9, 10**8
-"""Likewise ids of arrows."""
+"""Number of digits of ids of arrows, and first id."""
 BLOCK_EVENTS = 5_000
-"""Calls of an operator in a block of events: some 5 MB."""
+"""Number of operator calls in a block of events: about 5 MB."""
 CALL_US = 70
 
 
 def _call(number: int) -> str:
-    """An operator that calls others, and a kernel."""
+    """Returns the events of an operator with nested calls and a kernel."""
     at = FIRST_US + CALL_US * number
     events = [f'{{"ph":"X","cat":"cpu_op","name":"aten::op{(7 * number + depth) % 150}","pid":1,"tid":1,'
               f'"ts":{at + depth}.123,"dur":{60 - 8 * depth}.5,"args":{{"External id":{6 * number + depth},'
@@ -42,7 +42,7 @@ def _call(number: int) -> str:
 
 
 class Block:
-    """A block of events, which others like it can follow."""
+    """A block of events from which following blocks can be derived."""
 
     def __init__(self, num_calls: int = BLOCK_EVENTS) -> None:
         text = ",\n".join(map(_call, range(num_calls))).encode()
@@ -53,14 +53,14 @@ class Block:
         self.num_bytes = len(text)
 
     def following(self, number: int) -> bytes:
-        """Its text as the block with this number: all is later, and arrows have other ids."""
+        """Returns the text of the block with this number, with later times and other ids of arrows."""
         self._times.add(self._text, number * self.length_us)
         self._ids.add(self._text, number * self.num_calls)
         return self._text.tobytes()
 
 
 class _Numbers:
-    """Numbers of the same length in a text."""
+    """Numbers with the same number of digits at fixed positions in a text."""
 
     def __init__(self, text: bytes, mark: bytes, digits: int) -> None:
         starts, at = list[int](), text.find(mark)
@@ -72,12 +72,12 @@ class _Numbers:
         self._powers = 10 ** np.arange(digits - 1, -1, -1)
 
     def add(self, text: Any, by: int) -> None:
-        """Makes all of them larger than they were at first."""
+        """Writes the original numbers plus `by` to the text."""
         text[self._places] = (self._values + by)[:, None] // self._powers % 10 + ord("0")
 
 
 def events(megabytes: float) -> Iterator[bytes]:
-    """Gzip members of about so much text."""
+    """Yields gzip members with about this much text in total."""
     sample = 100
     calls = max(1, round(megabytes * 1e6 * sample / Block(sample).num_bytes))
     block = Block(min(calls, BLOCK_EVENTS))
@@ -86,7 +86,7 @@ def events(megabytes: float) -> Iterator[bytes]:
 
 
 def head(rank: int, world_size: int) -> bytes:
-    """What is in front of the events: devices, and the groups of the rank, which list all ranks."""
+    """Returns the text before the events: devices, and process groups, which list all ranks."""
     about = {"backend": "nccl", "rank": rank, "world_size": world_size, "pg_count": 1, "pg_config": [
         {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": world_size,
          "ranks": list(range(world_size))}]}
@@ -101,7 +101,7 @@ def head(rank: int, world_size: int) -> bytes:
 
 
 def write_ranks(folder: Path, num_ranks: int, megabytes: float) -> int:
-    """Traces of so many ranks, each a file of its own; returns the bytes of text of one of them."""
+    """Writes the traces of `num_ranks` ranks, one file each; returns the size of the text of one in bytes."""
     folder.mkdir(parents=True)
     body = b"".join(events(megabytes))
     tail = igzip.compress(b"\n]}\n", mtime=0)
@@ -112,7 +112,7 @@ def write_ranks(folder: Path, num_ranks: int, megabytes: float) -> int:
 
 
 def write_large(folder: Path, num_ranks: int, megabytes: float) -> Path:
-    """One long trace, which the others are links to; returns it. Its ranks are told by the names."""
+    """Writes one long trace, and hard links to it as other ranks; returns its path. Ranks are known by file names."""
     folder.mkdir(parents=True)
     first = folder / "rank0_trace.json.gz"
     with first.open("wb") as file:
@@ -126,7 +126,7 @@ def write_large(folder: Path, num_ranks: int, megabytes: float) -> Path:
 
 
 def same(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same files."""
+    """Returns whether two folders have identical files."""
     names = [[path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
              for folder in (one, other)]
     return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

@@ -1,1 +1,1 @@
-"""What benchmarks have in common: options, costs of programs, tables, and RESULTS.md."""
+"""Common parts of benchmarks: options, costs of programs, tables, and RESULTS.md."""

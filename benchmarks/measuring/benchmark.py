@@ -1,9 +1,9 @@
-"""What every benchmark has: options with the smallest value of each, a folder, a section of RESULTS.md, and ratios.
+"""The frame of every benchmark: options with a smallest value each, a folder, a section of RESULTS.md, and ratios.
 
-A benchmark calls `run` with its measurement and its options. Each then takes `--smallest` (so small that it only shows
-that it runs), `--in FOLDER` (where inputs are kept, and files for the while), and `--record`. A ratio, to a peer or to
-a limit that was measured in the same run, is compared with the recorded one: the benchmark ends with 1 where it is
-clearly worse. A lower ratio is a better one.
+A benchmark calls `run` with its measurement and its options. It then also has the options `--smallest` (so small that
+it only shows that it runs), `--in FOLDER` (for cached inputs and temporary files), and `--record`. A ratio, to a peer
+or a limit measured in the same run, is compared with the recorded one: the benchmark exits with 1 if it is clearly
+worse. Lower ratios are better.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from measuring.tables import table
 HERE = Path(__file__).parents[1]
 RESULTS = HERE / "RESULTS.md"
 DISTPROF = (sys.executable, "-m", "distprof")
-"""The command as a program."""
+"""The distprof command, run as a process."""
 HEAD = (RATIO, "recorded", "too high from")
 BY_COMMIT = "## Ratios by commit"
-"""The last section: a row for each ratio that was recorded, of this commit and those before."""
+"""The last section of RESULTS.md: one row per ratio and commit for which it was recorded."""
 BY_COMMIT_HEAD = ("benchmark: ratio", "date", "commit", "value")
 ROW = re.compile(r"\| ([^|]+?) +\| +([\d.]+) \| +([\d.]+) \|")
 PACKAGES = ("torch", "isal", "polars", "viztracer")
@@ -43,7 +43,7 @@ PACKAGES = ("torch", "isal", "polars", "viztracer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A flag of a benchmark; its type is that of its default. A list takes several values."""
+    """A flag of a benchmark; its type is that of its default. If that is a list, the flag takes several values."""
 
     default: Any
     smallest: Any
@@ -62,29 +62,29 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """What must not become much larger than it was."""
+    """A ratio that must not become much larger than the recorded one."""
 
     value: float
     factor: float = 1.25
-    """So many times the recorded one is too high."""
+    """The ratio is too high from this multiple of the recorded one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a benchmark measured."""
+    """The results of a benchmark."""
 
     text: Sequence[str]
-    """Paragraphs and tables."""
+    """Paragraphs and tables in Markdown."""
     ratios: dict[str, Ratio] = field(default_factory=dict)
 
 
 def run(measure: Callable[[argparse.Namespace], Found], doc: str | None, **options: Option) -> None:
-    """The main program of a benchmark: prints its section.
+    """The main program of a benchmark: measures, prints its section and compares or records its ratios.
 
     Args:
-        measure: Takes the values of the options, and as `folder` where files may lie.
-        doc: Says what it does.
-        options: By name.
+        measure: Gets the values of the options, and `folder` for files.
+        doc: Description for `--help`.
+        options: Name -> option.
     """
     args = _parser(doc, options, smallest="--smallest" in sys.argv[1:]).parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def run(measure: Callable[[argparse.Namespace], Found], doc: str | None, **optio
 
 
 def _heading(args: argparse.Namespace, options: dict[str, Option]) -> str:
-    """The command line, with what differs from the defaults."""
+    """Returns a heading with the command line, without options that have their default."""
     words = [Path(sys.argv[0]).name]
     for name, option in options.items():
         value, flag = getattr(args, name), f"--{name.replace('_', '-')}"
@@ -117,7 +117,7 @@ def _heading(args: argparse.Namespace, options: dict[str, Option]) -> str:
 
 
 def _compare(heading: str, ratios: dict[str, Ratio]) -> bool:
-    """Prints ratios beside the recorded ones; True where one is clearly worse."""
+    """Prints ratios with the recorded ones; returns whether any is clearly worse."""
     known = recorded(heading)
     for what, ratio in ratios.items():
         print(f"{RATIO} {heading.removeprefix('## ')}: {what}: {compared(ratio.value, known.get(what))}")
@@ -138,20 +138,20 @@ def _parser(doc: str | None, options: dict[str, Option], *, smallest: bool) -> a
 
 @contextmanager
 def files(args: argparse.Namespace) -> Iterator[Path]:
-    """A folder for the while."""
+    """Yields a temporary folder."""
     with TemporaryDirectory(dir=args.folder, prefix="while-") as name:
         yield Path(name)
 
 
 def machine() -> str:
-    """Date, processor, cores and versions."""
+    """Returns date, commit, processor, cores and versions as text."""
     packages = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     return fill(f"{date.today()}, {commit()}, {os.cpu_count()} cores ({_processor()}), "
                 f"Python {platform.python_version()}, {packages}.", width=120)
 
 
 def commit() -> str:
-    """The commit of this checkout, and whether files differ from it."""
+    """Returns the commit of this checkout, and whether files differ from it, as text."""
     done = subprocess.run(["git", "-C", str(HERE), "describe", "--always", "--dirty=, changed"], capture_output=True,
                           text=True, check=False)
     return f"commit {done.stdout.strip()}" if not done.returncode else "no commit"
@@ -177,13 +177,13 @@ def _of_ratios(ratios: dict[str, Ratio]) -> list[str]:
 
 
 def recorded(heading: str) -> dict[str, tuple[float, float]]:
-    """Ratios of a section of RESULTS.md: what each was, and what is too high."""
+    """Returns name -> (recorded ratio, too high from) of a section of RESULTS.md."""
     section = RESULTS.read_text().partition(f"\n{heading}\n")[2].partition("\n## ")[0]
     return {row[1]: (float(row[2]), float(row[3])) for row in ROW.finditer(section.partition(f"\n| {RATIO} ")[2])}
 
 
 def compared(value: float, known: tuple[float, float] | None) -> str:
-    """A ratio beside the recorded one."""
+    """Returns a ratio with the recorded one as text."""
     if known is None:
         return f"{value:.3f}, none recorded"
     was, limit = known
@@ -191,14 +191,14 @@ def compared(value: float, known: tuple[float, float] | None) -> str:
 
 
 def record(heading: str, section: str) -> None:
-    """Puts a section into RESULTS.md, in place of what stood under its heading."""
+    """Writes a section to RESULTS.md; replaces an earlier one with the same heading."""
     before, _, behind = RESULTS.read_text().partition(f"\n{heading}\n")
     _, following, others = behind.partition("\n## ")
     RESULTS.write_text(f"{before.rstrip()}\n\n{heading}\n\n{section}\n{following}{others}")
 
 
 def record_of_commit(heading: str, ratios: dict[str, Ratio]) -> None:
-    """Adds ratios to those of earlier commits, in place of what was recorded of the same commit."""
+    """Adds ratios to the table by commit; replaces those of the same commit."""
     before, _, section = RESULTS.read_text().partition(f"\n{BY_COMMIT}\n")
     lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     known = [[cell.strip() for cell in line] for line in lines[2:]]

@@ -1,6 +1,7 @@
-"""What watching costs in the training process: programs with the same steps, each with another watch, take turns.
+"""The cost of watching in the training process: programs with the same steps, each with a different watch, take turns.
 
-Each is started as its users start it, and runs a block of steps while the others wait: load of the machine hits all.
+Each is started as its users start it, and runs a block of steps while the others wait, so that load on the machine
+affects all of them.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from measuring.watched_steps import BLOCK
 PROGRAM = Path(__file__).parents[1] / "programs" / "steps_in_turn.py"
 NOTHING, OURS, TRACEML = "nothing", "distprof run", "TraceML"
 PATIENCE_S = 300.0
-"""For a program to begin, and for a block."""
+"""Timeout in seconds for the start of a program, and for a block."""
 HEAD = ("step", "watched by", "steps", "processor time per step", "more than nothing", "of a step", "memory")
 
 
 @dataclass(slots=True, kw_only=True)
 class Costs:
-    """Of a program."""
+    """Costs of a program."""
 
     cpu_s: list[float] = field(default_factory=list)
-    """Per step, of each block."""
+    """Processor seconds per step, one value per block."""
     rss_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Of steps of one length."""
+    """Costs of all programs, for one step duration."""
 
     step_ms: float
     of: dict[str, Costs]
 
     def more_ms(self, name: str) -> list[float]:
-        """What a step costs more than without a watch, of each turn, in order of size."""
+        """Returns the extra processor time per step compared with no watch, in ms, one value per turn, sorted."""
         pairs = zip(self.of[name].cpu_s, self.of[NOTHING].cpu_s, strict=True)
         return sorted((on - off) * 1e3 for on, off in pairs)
 
     def rows(self) -> Iterator[list[str]]:
-        """Of a table with `HEAD`."""
+        """Yields the rows of a table with `HEAD`."""
         for name, costs in self.of.items():
             more = self.more_ms(name)
             quarter = len(more) // 4
@@ -63,20 +64,20 @@ class Beside:
 
 
 def has_traceml() -> bool:
-    """Whether `traceml-ai` is installed."""
+    """Returns whether `traceml-ai` is installed."""
     return find_spec("traceml_ai") is not None
 
 
 def beside(folder: Path, step_ms: float, num_steps: int) -> Beside:
-    """Runs so many steps with each.
+    """Runs steps with each program.
 
     Args:
-        folder: For what they write.
-        step_ms: Length of a step.
-        num_steps: Of each program; the block that warms up is not among them.
+        folder: Folder for the files of the programs.
+        step_ms: Duration of a step.
+        num_steps: Number of steps of each program, without the warm-up block.
 
     Raises:
-        Failed: A program did not begin, or ended.
+        Failed: A program did not start, or ended early.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE_S)
@@ -87,7 +88,7 @@ def beside(folder: Path, step_ms: float, num_steps: int) -> Beside:
 
 def _in_turns(lines: dict[str, Lines], step_ms: float, num_turns: int) -> Beside:
     found = Beside(step_ms=step_ms, of={name: Costs() for name in lines})
-    for turn in range(num_turns + 1):  # the first one warms up
+    for turn in range(num_turns + 1):  # the first one is the warm-up
         for name, asked in lines.items():
             cpu_s, rss = asked.block()
             if turn:
@@ -97,16 +98,16 @@ def _in_turns(lines: dict[str, Lines], step_ms: float, num_turns: int) -> Beside
 
 
 class Lines:
-    """A program that answers."""
+    """The connection to a program."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Reads its name."""
+        """Reads the name of the program."""
         connection.settimeout(PATIENCE_S)
         self._file = connection.makefile("rw")
         self.name = self._file.readline().rstrip()
 
     def block(self) -> tuple[float, int]:
-        """Processor time per step, in seconds, and memory, in bytes."""
+        """Runs a block; returns processor seconds per step, and memory in bytes."""
         print(BLOCK, file=self._file, flush=True)
         words = self._file.readline().split()
         if len(words) != 2:
@@ -114,7 +115,7 @@ class Lines:
         return float(words[0]), int(words[1])
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Closes the connection, which ends the program."""
         with suppress(OSError):
             self._file.close()
 
@@ -155,14 +156,14 @@ def _commands(folder: Path, port: int, step_ms: float) -> dict[str, list[str]]:
 
 
 def free_port() -> int:
-    """One that nobody uses now."""
+    """Returns a port that is free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 @contextmanager
 def started(commands: dict[str, list[str]], folder: Path) -> Iterator[Sequence[str]]:
-    """Runs all of them, in sessions of their own, which are ended."""
+    """Runs all programs in their own sessions, which are killed at the end; yields their names."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     running = []
     try:

@@ -1,4 +1,4 @@
-"""Runs benchmarks one after the other; ends with a line for each ratio, and with 1 where one failed or is too high.
+"""Runs benchmarks one after the other; prints a line per ratio at the end, and exits with 1 if any failed.
 
     python benchmarks/measuring/check.py overhead merge ... [--record]
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parents[1]
 RATIO = "ratio"
-"""How a line begins that compares one."""
+"""First word of lines that compare a ratio."""
 
 
 def main(words: list[str]) -> int:
-    """Prints what benchmarks print, and their ratios once more; gives the exit code."""
+    """Prints the output of the benchmarks, and their ratios once more at the end; returns the exit code."""
     flags, names = [word for word in words if word.startswith("-")], [word for word in words if word[0] != "-"]
     said, failed = list[str](), list[str]()
     for name in names:
@@ -30,7 +30,7 @@ def main(words: list[str]) -> int:
 
 
 def _echoed(process: subprocess.Popen[str]) -> Iterator[str]:
-    """Its lines that compare a ratio."""
+    """Prints the output of a benchmark; yields its lines that compare a ratio."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)

@@ -1,4 +1,4 @@
-"""The traces that programs merge, and the command lines of these, a row a program."""
+"""The merge programs that are compared, with their command lines, and the traces that they merge."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ HTA = "HolisticTraceAnalysis==0.5.0"
 TRACELENS_NEEDS = ("orjson", "pandas", "tqdm", "openpyxl", "tabulate", "PyYAML", "matplotlib")
 
 Command = Callable[[list[Path], Path], list[str]]
-"""Of the traces by rank, in one folder that holds nothing else, and the path to write at, where nothing is yet."""
+"""Returns the command line from the traces by rank, in a folder with no other files, and the path to write, which does
+not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A program that merges, or a part of the work that none can do without."""
+    """A program that merges, or a part of the work that every merge needs, as a limit."""
 
     name: str
     command: Command
     writes: str = ""
-    """Name of what it writes, given on its command line."""
+    """Name of its output, as given on its command line."""
     trace: str = ""
-    """Where the merged trace is then; empty: it writes none, and its memory is not shown."""
+    """Path of the merged trace; '' if it writes none."""
 
 
 def traces_of(data: Path, megabytes: float) -> list[Path]:
-    """Plain traces of a real job, in a folder of their own; made where they are not there yet."""
+    """Returns the uncompressed traces of a real job in their own folder; records them if they do not exist."""
     folder = data / f"{NUM_RANKS}x{megabytes:g}MB"
     if not folder.exists():
         unfinished = folder.with_suffix(".partial")
@@ -45,7 +46,7 @@ def traces_of(data: Path, megabytes: float) -> list[Path]:
 
 
 def ours(traces: list[Path], target: Path) -> list[str]:
-    """`distprof merge` of a folder."""
+    """Returns the command line of `distprof merge` for a folder."""
     return [sys.executable, "-m", "distprof", "merge", str(traces[0].parent), "--out", str(target)]
 
 
@@ -73,7 +74,7 @@ LIMITS = (
 
 
 class Peers:
-    """An environment of its own for what must not come into ours: HTA, and TraceLens from a folder with its source."""
+    """A separate virtual environment for peers: HTA, and TraceLens from a folder with its source."""
 
     def __init__(self, folder: Path) -> None:
         self.python = folder / "bin" / "python"
@@ -81,12 +82,12 @@ class Peers:
             venv.create(folder, with_pip=True)
 
     def hta(self, traces: list[Path]) -> list[str]:
-        """Prints seconds and rows."""
+        """Returns a command that prints HTA's seconds and rows; installs HTA."""
         self._install(HTA)
         return [str(self.python), str(PROGRAMS / "hta_load.py"), str(traces[0].parent)]
 
     def tracelens(self, source: str) -> Contender:
-        """It is not on PyPI."""
+        """Returns TraceLens from a folder with its source, because it is not on PyPI; installs its requirements."""
         self._install(*TRACELENS_NEEDS)
         return Contender(
             name="TraceLens TraceFuse", writes="merged.json", trace="merged.json.gz",
@@ -98,7 +99,7 @@ class Peers:
 
 
 def contenders(peers: Peers | None, tracelens: str) -> tuple[list[Contender], list[str]]:
-    """Everyone who is there, ours first, and a line for everyone who is not.
+    """Returns the available contenders, distprof first, and a line for each one that is not available.
 
     Raises:
         Failed: A peer cannot be installed.

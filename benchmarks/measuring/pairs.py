@@ -1,4 +1,4 @@
-"""What something costs in this process: ratios of steps with it to plain steps around, and rows of a table."""
+"""Measures overheads in this process: ratios of steps with something enabled to plain steps before and after."""
 
 from __future__ import annotations
 
@@ -15,48 +15,49 @@ PLAIN = "plain (noise)"
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Of a step."""
+    """Processor time and wall time of a step."""
 
     cpu: float
     wall: float
 
 
 def timed_step(step: Callable[[], object]) -> Seconds:
-    """Does it and gives its seconds."""
+    """Runs a step and returns its times."""
     cpu, wall = time.process_time(), time.perf_counter()
     step()
     return Seconds(time.process_time() - cpu, time.perf_counter() - wall)
 
 
 Block = Callable[[], list[Seconds]]
-"""Some steps."""
+"""Runs some steps and returns their times."""
 
 
 @dataclass(slots=True)
 class Pairs:
-    """Ratios by what is on."""
+    """Measured ratios."""
 
     ratios: dict[str, list[Seconds]] = field(default_factory=dict)
+    """Name -> one ratio to plain blocks per round."""
     plain: list[Seconds] = field(default_factory=list)
-    """Of plain blocks."""
+    """Medians of plain blocks."""
 
     @property
     def plain_step(self) -> Seconds:
-        """Median."""
+        """Median plain step."""
         return _median(self.plain)
 
     def cpu(self, name: str) -> float:
-        """Median ratio of processor times."""
+        """Returns the median ratio of processor times."""
         return _median(self.ratios[name]).cpu
 
     def rows(self) -> list[list[str]]:
-        """Median (25 % .. 75 %) of each."""
+        """Returns a row with median (25 % .. 75 %) for each name."""
         return [[name, *(_quartiles(values) for values in ([one.cpu for one in found], [one.wall for one in found]))]
                 for name, found in self.ratios.items()]
 
 
 def paired(blocks: Mapping[str, Block], plain: Block, rounds: int) -> Pairs:
-    """Each round times each block between two plain ones. `PLAIN` is added: a plain block like any other."""
+    """Measures each block between two plain ones, in each round; also a plain block, with the name `PLAIN`."""
     found = Pairs()
     plain()
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""What a program costs: a command line comes in, its time and its memory go out."""
+"""Measures time and memory of a program, given its command line."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from multiprocessing import get_context
 from pathlib import Path
 
 SAMPLE_S = 0.01
-"""Between two looks at the memory of a process."""
+"""Interval in seconds at which the memory of a process is sampled."""
 MAX_TAIL = 3000
-"""Characters of its last words that a program which failed is quoted with."""
+"""Maximum number of characters of the output of a failed program in an error."""
 
 
 class Failed(Exception):
-    """A program ended with another code than 0."""
+    """A program ended with an exit code other than 0, or a benchmark failed otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One run of a program."""
+    """Cost of one run of a program."""
 
     wall_s: float
     cpu_s: float
-    """Of its children too, user and system."""
+    """User and system time, including its children."""
     max_rss_bytes: int
-    """Of the largest single process of the tree, as the kernel kept it; exact where there is one process."""
+    """Peak resident set size of the largest process in its tree, from the kernel; exact if there is only one."""
     sampled_bytes: int
-    """The largest that was seen, of a run that was looked at; a peak shorter than `SAMPLE_S` may be missed."""
+    """Largest sample of `look`, which may miss peaks shorter than `SAMPLE_S`; 0 without `look`."""
     others_cores: float
-    """Cores that everything else on the machine kept busy meanwhile: above 0, the wall time is too long."""
+    """Mean number of cores that other programs kept busy: if it is above 0, the wall time is too long."""
     printed: str
 
 
 def timed(command: Sequence[str], look: Callable[[int], int] | None = None) -> Cost:
-    """Runs a program.
+    """Runs a program and measures it.
 
     Args:
-        command: Its command line.
-        look: Gives the bytes of a process by its number; it takes time from the program. None: nobody looks.
+        command: The command line.
+        look: Returns the memory of a process, given its id, in bytes; it takes time from the program. None: no samples.
 
     Raises:
-        Failed: It did not end with 0.
+        Failed: The exit code is not 0.
     """
     with tempfile.TemporaryFile() as output:
         begin, busy_s = time.perf_counter(), _busy_s()
@@ -68,13 +68,13 @@ def timed(command: Sequence[str], look: Callable[[int], int] | None = None) -> C
 
 
 def _busy_s() -> float:
-    """Of all cores since the machine started: not idle, not waiting for a disk."""
+    """Returns the busy time of all cores since boot: neither idle nor waiting for I/O."""
     _, user, nice, system, _, _, irq, softirq, steal, *_ = Path("/proc/stat").read_text().split(maxsplit=9)
     return sum(map(int, (user, nice, system, irq, softirq, steal))) / os.sysconf("SC_CLK_TCK")
 
 
 def pss_bytes(pid: int) -> int:
-    """PSS of a process and all its descendants, which counts a page that they share once in all."""
+    """Returns the total PSS of a process and its descendants, which counts a page that they share only once."""
     found = [pid]
     for parent in found:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -83,12 +83,12 @@ def pss_bytes(pid: int) -> int:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of a process that is in no file."""
+    """Returns the anonymous memory of a process, which belongs to no file."""
     return _field(f"/proc/{pid}/status", "RssAnon")
 
 
 def peak_bytes(pid: int) -> int:
-    """The largest resident set of a process that runs, until now."""
+    """Returns the peak resident set size of a running process."""
     return _field(f"/proc/{pid}/status", "VmHWM")
 
 
@@ -107,10 +107,11 @@ def _text(path: Path) -> str:
 
 
 def apart(work: Callable[..., object], *arguments: object) -> None:
-    """Calls a function in a process of its own: what a large process starts is as large, as the kernel sees it.
+    """Calls a function in a separate process, so that this one stays small: the kernel counts its size for every
+    program that it starts.
 
     Raises:
-        Failed: It did not return.
+        Failed: The function did not return.
     """
     process = get_context("spawn").Process(target=work, args=arguments)
     process.start()

@@ -1,4 +1,4 @@
-"""What the watch costs: steps of a given length with it and without it in turns, in one process."""
+"""The cost of the watch: steps of a given duration with and without it in turns, in one process."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ import distprof
 from distprof.recording.recorder import Recorder
 
 BLOCK = 50
-"""Steps in a row with it, then as many without."""
+"""Number of steps per block; blocks with and without the watch alternate."""
 NUM_CALLS = 10
-"""Collectives of a step."""
+"""Number of collectives per step."""
 STATM_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Of steps of one length."""
+    """Costs of the watch for one step duration."""
 
     step_ms: float
     num_steps: int
-    """With the watch; as many without."""
+    """Number of steps with the watch, and as many without."""
     cpu_ms: float
-    """Processor time that it takes of a step, the mean."""
+    """Mean processor time of the watch per step."""
     low_ms: float
     high_ms: float
-    """25 % and 75 % of pairs of blocks."""
+    """Quartiles (25 % and 75 %) over pairs of blocks."""
     bytes_per_hour: float
     rss_mb: float
-    """Memory of the process, with the watch running, more than before it began; of it what was noted is a part."""
+    """Growth of the resident set size with the watch running, which includes what it has logged."""
 
     def row(self) -> list[str]:
-        """Of a table with `HEAD`."""
+        """Returns a row of a table with `HEAD`."""
         return [f"{self.step_ms:g} ms", str(self.num_steps),
                 f"{self.cpu_ms:.3f} ms ({self.low_ms:.3f} .. {self.high_ms:.3f})",
                 f"{self.cpu_ms / self.step_ms * 100:.2f} %", f"{self.bytes_per_hour / 1e6:.2f} MB",
@@ -52,9 +52,9 @@ HEAD = ("step", "steps each", "processor time per step", "of a step", "bytes per
 
 
 def watched(step_ms: float, num_steps: int) -> Watched:
-    """Steps that take so long, of which the processor works for a small part, with ten collectives each.
+    """Measures the watch in steps of this duration that mostly sleep, with `NUM_CALLS` collectives each.
 
-    The ranks of the group are made up, so that nothing is waited for but the clock.
+    The process group is a fake one, so that collectives do not wait.
     """
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
@@ -65,7 +65,7 @@ def watched(step_ms: float, num_steps: int) -> Watched:
 
 
 def sleepy_step(step_ms: float) -> tuple[torch.nn.Module, Callable[[], None]]:
-    """A model and its step, of which the processor works for a small part, with ten collectives."""
+    """Returns a model and a step function that mostly sleeps, with `NUM_CALLS` collectives."""
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data, reduced = torch.ones(8, 64), torch.ones(64)
@@ -88,7 +88,7 @@ def _watched(run: Path, step_ms: float, num_steps: int) -> Watched:
     with distprof.record(run, steps="off") as recorder:
         step()
         before = rss_bytes()
-        with_it, without = [cpu_of(step, BLOCK)], list[float]()  # the first one warms up
+        with_it, without = [cpu_of(step, BLOCK)], list[float]()  # the first one is the warm-up
         watching = 0.0
         for _ in range(num_steps // BLOCK):
             started = time.perf_counter()
@@ -104,7 +104,7 @@ def _watched(run: Path, step_ms: float, num_steps: int) -> Watched:
 
 
 def cpu_of(step: Callable[[], None], number: int) -> float:
-    """Seconds of processor time per step, of all threads."""
+    """Returns processor seconds per step, over all threads."""
     began = time.process_time()
     for _ in range(number):
         step()
@@ -113,7 +113,7 @@ def cpu_of(step: Callable[[], None], number: int) -> float:
 
 @contextmanager
 def paused(recorder: Recorder) -> Iterator[None]:
-    """Without the watch."""
+    """Pauses the watch."""
     recorder.later.pause()
     yield
     recorder.later.resume(recorder.later.step)

@@ -1,4 +1,4 @@
-"""A fixed piece of work, by which processor times of different machines and days are compared."""
+"""A fixed amount of work, which makes processor times of different machines and days comparable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REPEAT = 5
 
 
 def yardstick_s() -> float:
-    """Processor seconds of parsing, sorting and compressing always the same text; of the fastest of some runs."""
+    """Returns processor seconds for parsing, sorting and compressing a fixed text: the fastest of `REPEAT` runs."""
     text = json.dumps([{"name": f"aten::op{number % 97}", "ts": number * 7919 % 1_000_003, "args": {"id": number}}
                        for number in range(ROWS)])
     return min(map(_seconds, [text] * REPEAT))

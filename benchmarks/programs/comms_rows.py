@@ -1,4 +1,4 @@
-"""Prints the seconds and the memory of everything that `distprof comms RUN` computes, as JSON.
+"""Prints the time and memory of everything that `distprof comms RUN` computes, as JSON.
 
 python comms_rows.py RUN
 """
@@ -28,14 +28,14 @@ Result = TypeVar("Result")
 
 
 class Watch:
-    """Seconds of named parts, on the wall and of all cores."""
+    """Wall time and processor time (over all threads) of named parts, in seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.cpu_seconds: dict[str, float] = {}
 
     def of(self, name: str, work: Callable[[], Result]) -> Result:
-        """Does it and keeps how long it took."""
+        """Runs the work and stores its times."""
         begin, cpu = time.perf_counter(), time.process_time()
         result = work()
         self.seconds[name], self.cpu_seconds[name] = time.perf_counter() - begin, time.process_time() - cpu
@@ -43,7 +43,7 @@ class Watch:
 
 
 def peak_bytes() -> int:
-    """The largest resident set of this process since it began."""
+    """Returns the peak resident set size of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -51,7 +51,7 @@ def peak_bytes() -> int:
 
 
 def main(path: str) -> None:
-    """Without the imports."""
+    """Measures without imports."""
     watch = Watch()
     run = watch.of("open", lambda: open_run(Path(path)))
     rows, clock = _measured(run, watch)
@@ -65,7 +65,7 @@ def main(path: str) -> None:
 
 
 def _measured(run: Run, watch: Watch) -> tuple[pl.DataFrame, Clock]:
-    """What `measured_run` does, part by part."""
+    """Does the work of `measured_run`, and measures its parts."""
     loaded = watch.of("load", lambda: rows_of_ranks(run))
     matched = watch.of("match", lambda: match(loaded.rows, ended=(), world_size=run.world_size))
     clock = watch.of("clock", lambda: choose_clock(run, recorded_clock(run), "auto", matched))

@@ -1,4 +1,4 @@
-"""Ranks of a job without a launcher: forked from a process that has torch loaded, which takes seconds."""
+"""Ranks of a job without a launcher: forked from a process that has already imported torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.multiprocessing.spawn import start_processes
 
 
 def fork(num_ranks: int, work: Callable[..., None], *arguments: object) -> None:
-    """Calls a function on each rank of a gloo group, with one thread for operators."""
+    """Calls a function in each rank of a gloo group, with one intra-op thread."""
     with tempfile.TemporaryDirectory() as folder:
         start_processes(_rank, (num_ranks, str(Path(folder) / "store"), work, arguments), nprocs=num_ranks,
                         start_method="fork")

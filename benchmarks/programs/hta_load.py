@@ -1,4 +1,4 @@
-"""Prints the seconds that HTA's parser takes for a folder of traces, as JSON. python hta_load.py FOLDER"""
+"""Prints the seconds that HTA's parser needs for a folder of traces, as JSON: python hta_load.py FOLDER"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hta.common.trace import Trace
 
 
 def main(folder: str) -> None:
-    """Without the imports; with the worker processes that HTA starts by itself."""
+    """Measures without imports, but with the worker processes that HTA starts by default."""
     begin = time.perf_counter()
     trace = Trace(trace_dir=folder)
     trace.parse_traces()

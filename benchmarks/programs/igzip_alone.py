@@ -1,6 +1,6 @@
-"""Compresses files and drops the result: the limit of gzip. python igzip_alone.py FILE...
+"""Compresses files and discards the result, as a lower limit for gzip output: python igzip_alone.py FILE...
 
-Reads and compresses with igzip at level 1 on every core, and throws the result away.
+Reads and compresses with igzip at level 1 on all cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHUNK = 1 << 20
 
 
 def compress(path: str) -> None:
-    """One file; the lock of the interpreter is free meanwhile."""
+    """Compresses one file; igzip releases the GIL."""
     chunk = bytearray(CHUNK)
     with Path(path).open("rb", buffering=0) as file:
         while size := file.readinto(chunk):

@@ -1,9 +1,9 @@
-"""The script people write: joins the traces of ranks into one JSON file, with prefixed pids and tids.
+"""A merge script as users often write it: joins the traces of ranks into one JSON file, with prefixed pids and tids.
 
     python json_script.py OUTPUT TRACE...
 
-It loads each file whole, drops the metadata, puts the rank in front of pid and tid, collects all events in one list and
-writes them indented. That joins arrows of different ranks and loses names; it is here for what it costs.
+It loads each file completely, drops the metadata, prefixes pid and tid with the rank, collects all events in one list
+and writes them indented. This connects arrows of different ranks and loses names; only its cost is of interest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main(output: str, *traces: str) -> None:
-    """Merges in the order given."""
+    """Merges in the given order."""
     events = []
     for rank, trace in enumerate(traces):
         with Path(trace).open(encoding="utf-8") as file:

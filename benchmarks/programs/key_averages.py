@@ -1,6 +1,6 @@
-"""Prints what torch.profiler's own table of a job costs, as JSON. python key_averages.py STEPS
+"""Prints the cost of torch.profiler's own table for a job, as JSON: python key_averages.py STEPS
 
-The job is that of traced_job.py on one rank, with shapes; the table is printed nowhere.
+The job is that of traced_job.py on one rank, with shapes; the table itself is not printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traced_job import Job
 
 
 def main(steps: str) -> None:
-    """Traces so many steps, then has the profiler parse its events and make the table."""
+    """Traces this many steps, then lets the profiler parse its events and create the table."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     job = Job()

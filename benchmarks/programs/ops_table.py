@@ -1,4 +1,4 @@
-"""Prints what the text of `distprof ops` costs in a Python that runs already, as JSON. python ops_table.py TRACE"""
+"""Prints the cost of the text of `distprof ops` in a running Python process, as JSON: python ops_table.py TRACE"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distprof.launch.limits import reuse_memory
 
 
 def main(trace: str) -> None:
-    """Without the imports, as `key_averages` is timed."""
-    reuse_memory()  # before polars is there, as the command does
+    """Measures without imports, as for `key_averages`."""
+    reuse_memory()  # before polars is imported, like the command
     from distprof.launch.commands.ops import ops_text
     from distprof.merge.operators.selection import Selection
 

@@ -1,4 +1,4 @@
-"""Records 4 ranks of FSDP2: `python sharded_job.py RUN LAYERS`; with 24 layers a step has 72 collectives."""
+"""Records 4 ranks of FSDP2: `python sharded_job.py RUN LAYERS`; with 24 layers, a step has 72 collectives."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ RANKS, WIDTH, STEPS = 4, 64, 14
 
 
 class Block(nn.Module):
-    """Two products."""
+    """Two linear layers with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Adds them."""
+        """Returns the input plus the output of the two layers."""
         added: Tensor = self.down(torch.relu(self.up(x)))
         return x + added
 
 
 def train(run: str, layers: int) -> None:
-    """What a rank does."""
+    """Trains on one rank."""
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
     model = nn.Sequential(*(Block() for _ in range(layers)))

@@ -1,9 +1,9 @@
-"""Steps of `measuring.watched_steps`, with whatever watches this process: a block whenever the benchmark asks for one.
+"""Runs steps of `measuring.watched_steps` under any watch, in blocks that the benchmark requests.
 
     steps_in_turn.py PORT NAME STEP_MS
 
-It connects to PORT of this machine, says NAME, and answers each number of steps with seconds of processor time per
-step, of all threads, and bytes of memory.
+It connects to PORT of this machine and sends NAME. For each number of steps that it receives, it runs them and answers
+with processor seconds per step, over all threads, and bytes of memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from measuring.watched_steps import cpu_of, rss_bytes, sleepy_step
 
 
 def main(port: str, name: str, step_ms: str) -> None:
-    """Answers until nothing more is asked."""
+    """Answers requests until the connection closes."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     model, step = sleepy_step(float(step_ms))
     around: Any = nullcontext

@@ -1,4 +1,4 @@
-"""Traces 4 data-parallel ranks under torch.profiler: `python traced_job.py FOLDER MEGABYTES`, each so many."""
+"""Traces 4 data-parallel ranks with torch.profiler: `python traced_job.py FOLDER MEGABYTES` (size per rank)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from train_ddp import Transformer
 
 RANKS = 4
 BATCH, LENGTH, WIDTH = 2, 16, 64
-"""Small: what a step costs is the profiler, and the trace grows fast."""
+"""Small, so that the profiler dominates the cost of a step and the trace grows fast."""
 
 
 class Job:
@@ -30,7 +30,7 @@ class Job:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def trace(self, num_steps: int, output: Path) -> int:
-        """Traces so many steps after one of warm-up; gives the bytes of the file."""
+        """Traces `num_steps` steps after a warm-up step; returns the size of the file in bytes."""
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True,
                      schedule=schedule(wait=0, warmup=1, active=num_steps, repeat=1),
                      on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(output))) as profiler:
@@ -49,7 +49,7 @@ class Job:
 
 
 def steps_for(job: Job, size_bytes: int, trial: Path) -> int:
-    """Steps whose trace is about so large: from the sizes of two short ones, the same number on every rank."""
+    """Returns the number of steps, equal on all ranks, for a trace of about `size_bytes`, from two short traces."""
     few, more = job.trace(1, trial), job.trace(3, trial)
     trial.unlink()
     found: list[Any] = [max(round(1 + 2 * (size_bytes - few) / (more - few)), 1)]
@@ -58,7 +58,7 @@ def steps_for(job: Job, size_bytes: int, trial: Path) -> int:
 
 
 def trace(folder: str, megabytes: float) -> None:
-    """Writes rank{N}_trace.json of this rank."""
+    """Writes rank{N}_trace.json for this rank."""
     job, rank, out = Job(), dist.get_rank(), Path(folder)
     num_steps = steps_for(job, int(megabytes * 1e6), out / f"trial{rank}.json")
     job.trace(num_steps, out / f"rank{rank}_trace.json")

@@ -1,4 +1,4 @@
-"""Merges traces of ranks by TraceFuse of TraceLens.
+"""Merges traces of ranks with TraceFuse of TraceLens.
 
     python tracelens_fuse.py OUTPUT TRACE...
 """
@@ -11,7 +11,7 @@ from TraceLens import TraceFuse
 
 
 def main(output: str, *traces: str) -> None:
-    """Merges in the order given, Python frames included as everyone else has them; writes OUTPUT.gz."""
+    """Merges in the given order, with Python frames, as all other contenders do; writes OUTPUT.gz."""
     TraceFuse(list(traces)).merge_and_save(output, include_pyfunc=True)
 
 

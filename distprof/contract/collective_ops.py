@@ -1,8 +1,7 @@
-"""Communication ops, one row each: what backends call them, what ranks wait for, and how their cost is counted.
+"""Communication ops, one row each: names in backends, what ranks wait for, and rules for their cost.
 
-The ranks of a process group as a text, which tables hold and commands print.
-
-A new op is a new row of `ROWS`. Rules that need numpy or polars are named here and stand beside their user.
+Also the text form of the ranks of a process group, used in tables and in output. A new op is a new row of `ROWS`. Rules
+that need numpy or polars are only named here; their code is next to its user.
 """
 
 from __future__ import annotations
@@ -19,40 +18,40 @@ from distprof.units import spans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveOp:
-    """A kind of communication."""
+    """One kind of communication op."""
 
     name: str
-    """As in our tables."""
+    """Name in tables of the run directory."""
     letter: str
-    """In timelines of the terminal."""
+    """Stands for the op in timelines in the terminal."""
     c10d: tuple[str, ...]
-    """Operators of torch.ops.c10d that issue it; not every torch has all."""
+    """Operators of torch.ops.c10d that issue it; not every torch version has all of them."""
     keyword: str
-    """What names of its kernels and events have in them, in lower case and without underscores."""
+    """Occurs in the names of its kernels and events, in lower case and without underscores."""
     gloo: tuple[str, ...] = ()
-    """Names that gloo gives to its work; without any, that of the op."""
+    """Names that gloo gives to its work; if empty, gloo uses the name of the op."""
     nccl: tuple[str, ...] = ()
-    """Further keywords of NCCL kernels that do it."""
+    """Further keywords in the names of NCCL kernels that perform it."""
     leaves: Literal["after all", "after data", "any time"] = "any time"
-    """When a rank may leave: after all have entered, whatever they send; after the ranks from which it gets data have
-    entered; or whenever its own part is done."""
+    """When a rank may leave the op: after all ranks have entered, whatever they send; after the ranks from which it
+    gets data have entered; or as soon as its own part is done."""
     equal_inputs: bool = False
-    """True where the inputs of all ranks must have as many bytes."""
+    """True if the inputs of all ranks must have the same number of bytes."""
     rooted: bool = False
-    """True where `peer` is the root, which all ranks must agree on."""
+    """True if `peer` is the root, which must be the same on all ranks."""
     begins: Literal["together", "from root", "to root"] = "together"
-    """Whom a rank needs before its part can move: all others, the root, or, being the root, all others. Gloo's reduce
-    needs all ranks."""
+    """Which ranks must have entered before a rank's data can move: all ("together"); the root ("from root"); or all for
+    the root, and none for the others ("to root"). Gloo's reduce needs all ranks."""
     point_to_point: bool = False
     has_data: bool = True
     size: Literal["sum", "mean", "max"] = "max"
-    """How the size that nccl-tests count follows from the input bytes of the ranks."""
+    """How the size as defined by nccl-tests follows from the input bytes of the ranks."""
     bus_factor: Literal["ring twice", "ring", "once"] | None = "once"
-    """busbw / algbw of n ranks (doc/PERFORMANCE.md of nccl-tests): 2 (n - 1) / n, (n - 1) / n or 1; None where there
-    is no bandwidth."""
+    """busbw / algbw of n ranks (doc/PERFORMANCE.md of nccl-tests): 2 (n - 1) / n, (n - 1) / n or 1; None if the op has
+    no bandwidth."""
     traffic: Literal["ring twice", "ring", "ring of all", "from root", "to root", "all to root", "root to all",
                      "to each", "pair"] | None = None
-    """Who sends how much to whom: a rule of `merge.cost.matrix`; None where nothing is sent."""
+    """Which rank sends how much to which: a rule of `merge.cost.matrix`; None if nothing is sent."""
 
 
 ROWS = (
@@ -91,13 +90,14 @@ ROWS = (
         name="recv", letter="r", c10d=("recv_", "recv_any_source_"), keyword="recv", point_to_point=True,
         traffic="pair"),
 )
-"""Other ops may be in traces: of those only the name is known."""
+"""Traces may contain other ops, of which only the name is known."""
 
 COLLECTIVE_OPS = {op.name: op for op in ROWS}
 WAITING_FOR_ALL = tuple(op.name for op in ROWS if op.leaves != "any time")
-"""Ops in which a rank that comes early waits for the last one."""
+"""Ops in which a rank that arrives early waits for the last one."""
 BOUNDING_CLOCKS = tuple(op.name for op in ROWS if op.leaves == "after all")
-"""Ops that end on no rank before they began on all; in all_to_all a rank may have nothing to wait for."""
+"""Ops that end on no rank before all ranks have entered. Not all_to_all, in which a rank may have nothing to wait
+for."""
 POINT_TO_POINT = tuple(op.name for op in ROWS if op.point_to_point)
 EQUAL_INPUTS = tuple(op.name for op in ROWS if op.equal_inputs)
 ROOTED = tuple(op.name for op in ROWS if op.rooted)
@@ -107,12 +107,12 @@ OP_OF_C10D = {operator: op.name for op in ROWS for operator in op.c10d}
 
 
 def gloo_names(name: str) -> tuple[str, ...]:
-    """What gloo may call the work of an op."""
+    """Returns the names that gloo may give to the work of an op."""
     return COLLECTIVE_OPS[name].gloo or (name,) if name in COLLECTIVE_OPS else (name,)
 
 
 def bus_factor(name: str, num_ranks: int) -> float | None:
-    """busbw / algbw; None for an op that has no bandwidth or no row, and for one rank."""
+    """Returns busbw / algbw; None for ops without bandwidth, ops that are not in `ROWS`, and a single rank."""
     rule = COLLECTIVE_OPS[name].bus_factor if name in COLLECTIVE_OPS else None
     if rule is None or num_ranks < 2:
         return None
@@ -124,13 +124,13 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})(?: by ([0-9]{1,7}))?)?")
 
 
 def text_of(ranks: Sequence[int]) -> str:
-    """`0-3`, `0, 2, 5-7`, `0-24 by 8`: ranks in the order in which the group has them."""
+    """Returns ranks as text, in the order of the group: `0-3`, `0, 2, 5-7`, `0-24 by 8`."""
     return spans(ranks)
 
 
 @lru_cache(maxsize=1 << 14)
 def ranks_of(text: str | None) -> tuple[int, ...]:
-    """The ranks of such a text, in its order; none where it is null or says no ranks that can be."""
+    """Parses the text of `text_of`; returns no ranks if it is None or invalid."""
     found = list[int]()
     for part in (text or "").split(", "):
         match = _RANGE.fullmatch(part)
@@ -139,6 +139,6 @@ def ranks_of(text: str | None) -> tuple[int, ...]:
         first, last, stride = match.groups()
         some = range(int(first), int(last or first) + 1, int(stride or 1) or MOST_RANKS)
         if not some or len(found) + len(some) > MOST_RANKS:
-            return ()  # a text of some bytes may be meant to take all memory
+            return ()  # a short text could otherwise ask for all memory
         found += some
     return tuple(found)

@@ -1,8 +1,8 @@
-"""`conditions-000.bin`, `conditions-001.bin`, ... in `hosts/<host>-<boot id>/`: what the machine said, once a second.
+"""`conditions-000.bin`, `conditions-001.bin`, ... in `hosts/<host>-<boot id>/`: readings of the machine, once a second.
 
-A file is a sequence of frames (`distprof/files.py`), each `Moments` as MessagePack. A column is named by what was read
-and, where there are several of them on a host, by which: `psi_memory`, `disk_wait_ms/nvme0n1`, `gpu_mhz/3`,
-`rank_others/12`. The oldest files are removed beyond a limit: then no file has the number 000.
+A file is a sequence of frames (`distprof/files.py`), each a `Moments` as MessagePack. A column is named by the reading
+and, if a host has several devices or ranks, by which one: `psi_memory`, `disk_wait_ms/nvme0n1`, `gpu_mhz/3`,
+`rank_others/12`. Beyond a limit, the oldest files are removed: then there is no file 000.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from distprof.files import frame_contents, framed
 
 MARK = b"dpC1"
 HOSTS = "hosts"
-"""A folder in a run directory."""
+"""Folder of the run directory that contains one folder per host."""
 PATTERN = "conditions-[0-9][0-9][0-9].bin"
 TIME_UNIT_NS = 1_000_000
-"""Times are kept in milliseconds."""
+"""Times are stored in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read."""
+    """A quantity that is read from the machine."""
 
     unit: str
     grain: float
-    """Values are kept as multiples of it."""
+    """Values are stored as multiples of it."""
     what: str
 
 
@@ -82,43 +82,43 @@ READINGS = {
     "gpu_replays": _reading("1/s", 0.1, "repeated PCIe transfers"),
     "gpu_lanes": _reading("lanes", 1, "PCIe lanes in use by a GPU"),
 }
-"""By the name before the slash."""
+"""Name of a column before the slash -> what it contains."""
 
 
 class Moments(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Moments of a host."""
+    """One frame: readings of a host at several times."""
 
     host: str
     num_processors: int
     times: list[int]
-    """In `TIME_UNIT_NS` since the epoch, the clock of the host; each but the first as a difference."""
+    """In `TIME_UNIT_NS` since the epoch, by the clock of the host; all but the first as differences."""
     columns: dict[str, list[int | None]]
-    """Values in their `grain`, each but the first of a column as a difference; null where nothing was read."""
+    """Values in units of `Reading.grain`, all but the first of a column as differences; null if nothing was read."""
     others: dict[str, list[int]] = {}
-    """Which processes used most processor time -> the moments in this frame, by their place."""
+    """Names of the processes that used the most CPU time -> indices into `times`."""
 
 
 def named(name: str, which: object) -> str:
-    """The name of a column of one of several."""
+    """Returns the column name of one of several devices or ranks."""
     return f"{name}/{which}"
 
 
 def reading_of(column: str) -> tuple[str, str]:
-    """What was read, and which; '' where there is one of a host."""
+    """Returns the name of the reading, and which device or rank; '' if a host has only one."""
     name, _, which = column.partition("/")
     return name, which
 
 
 def encoded(host: str, num_processors: int, times_ns: list[int], samples: list[Mapping[str, float]],
             others: list[str]) -> bytes:
-    """The frame of some moments.
+    """Encodes readings as a frame.
 
     Args:
-        host: Its name.
-        num_processors: It has so many.
-        times_ns: Of each moment.
-        samples: Of each moment, values by the name of their column.
-        others: Of each moment, the names of processes that used most processor time; '' for none.
+        host: Name of the host.
+        num_processors: Processors of the host.
+        times_ns: Time of each sample, in ns since the epoch.
+        samples: For each time, values by column name.
+        others: For each time, the names of the processes that used the most CPU time; '' for none.
     """
     names = {name for sample in samples for name in sample if reading_of(name)[0] in READINGS}
     columns = {name: _differences([_grains(name, sample.get(name)) for sample in samples]) for name in sorted(names)}
@@ -134,7 +134,7 @@ def encoded(host: str, num_processors: int, times_ns: list[int], samples: list[M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMoments:
-    """Moments as they were read, in full."""
+    """A decoded frame: `Moments` with absolute times and values."""
 
     host: str
     num_processors: int
@@ -144,7 +144,7 @@ class ReadMoments:
 
 
 def moments(content: bytes) -> Iterator[tuple[int, ReadMoments]]:
-    """The frames in these bytes, each with the place behind it; what is damaged is skipped."""
+    """Yields the frames in these bytes, each with the offset of its end; damaged frames are skipped."""
     for end, body in frame_contents(MARK, content):
         try:
             yield end, _whole(msgspec.msgpack.decode(body, type=Moments))

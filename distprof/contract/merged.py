@@ -36,7 +36,7 @@ EVENT_ARGS = (
     (int64("in_elements", "Number of input elements of a collective on this rank.", nullable=True), "In msg nelems"),
     (int64("out_elements", "Number of its output elements on this rank.", nullable=True), "Out msg nelems"),
 )
-"""Columns of the merged events that are taken from `args`, and the key there."""
+"""Columns of the merged events that come from `args` of a trace event, with their keys there."""
 
 MERGED_EVENTS = Table(
     file="events.parquet",
@@ -84,7 +84,7 @@ MERGED_MODULES = Table(
 
 _UNKNOWN_ELSEWHERE = ("group", "group_description", "group_ranks", "group_size", "sequence", "group_sequence",
                       "num_elements", "size_bytes", "asynchronous", "enqueue_ns", "step")
-"""Columns of the collectives that traces of other programs may lack."""
+"""Columns of collectives that traces of other programs may lack."""
 
 MERGED_COLLECTIVES = Table(
     file="collectives.parquet",
@@ -184,12 +184,12 @@ MERGED_OPERATORS = Table(
     ),
 )
 COPIED = (WAITS, COMPILATIONS)
-"""Tables of the ranks that a merge has as they are, in one file, where a rank has one."""
+"""Tables of ranks that a merge concatenates unchanged into one file, if any rank has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakUsed:
-    """A dense peak that MFU rests on; only its rate is known where it was given by --peak."""
+    """A dense peak rate on which MFU is based; if --peak gave it, only the rate is known."""
 
     flops_per_second: float
     device: str | None = None
@@ -200,11 +200,11 @@ class PeakUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MfuBasis:
-    """What MFU rests on, or why there is none."""
+    """What MFU is based on, or why there is none."""
 
     code: Literal["published", "given", "no_step", "no_device", "no_dtype", "no_peak", "uncounted"]
-    """no_step: a step of the count pass or of the time pass is missing; no_device, no_dtype: `rank` did not record it;
-    no_peak: none is published for `device` in `dtype`; uncounted: modules were timed that were not counted."""
+    """no_step: there is no step of the count pass or of the time pass; no_device, no_dtype: `rank` did not record it;
+    no_peak: no peak is published for `device` in `dtype`; uncounted: some timed modules were not counted."""
     peaks: tuple[PeakUsed, ...] = ()
     rank: int | None = None
     device: str | None = None
@@ -212,9 +212,9 @@ class MfuBasis:
 
 
 QUANTITIES = ("params", "stored_params", "fwd_macs", "fwd_flops", "bwd_flops", "recompute_flops")
-"""What `summary.json` gives per GPU and of the model."""
+"""Quantities in both `per_gpu` and `model` of `summary.json`."""
 MODEL_PARAMS = ("unique_params", "active_params")
-"""What it gives of the model beside these."""
+"""Quantities only in `model` of `summary.json`."""
 TIMES = {"step_ns": "duration_ns", "before_forward_ns": "before_forward_ns", "fwd_ns": "fwd_ns", "bwd_ns": "bwd_ns",
          "optimizer_ns": "optimizer_ns"}
 """Times in `per_gpu` of `summary.json` -> columns of the steps table."""
@@ -224,15 +224,15 @@ SUMMARY_KEYS = (
     "ranks", "missing_ranks", "joined_with", "problems", "remarks", "per_gpu", "model", "step", "evaluation",
     "slowest_rank", "passes", "steps", "communication", "modules", "coverage_ratio", "uncounted_ops", "clock",
 )
-"""Keys of `summary.json`; docs/run-directory.md says what they are."""
+"""Keys of `summary.json`; docs/run-directory.md explains them."""
 STEP_KEYS = (
     "time_ns", "low_ns", "high_ns", "num_steps", "passes", "measured_ns", "before_forward_ns", "fwd_ns", "bwd_ns",
     "optimizer_ns", "samples", "samples_per_second",
     "flops_per_second", "mfu", "mfu_basis", "found",
 )
-"""Keys of `step` in it."""
+"""Keys of `step` in `summary.json`."""
 CLOCK_KEYS = (
     "method", "reason", "num_samples", "num_collectives", "aligned", "num_hosts", "num_clocks", "uncertainty_ns",
     "excess_ns", "residual_ns", "causality", "ranks", "set_by_ns",
 )
-"""Keys of `clock` in it."""
+"""Keys of `clock` in `summary.json`."""

@@ -9,19 +9,19 @@ from math import prod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshAxis:
-    """A kind of parallelism that ranks are divided by."""
+    """One kind of parallelism: an axis of the device mesh."""
 
     name: str
-    """In tables, in `summary.json` and, where it is model parallel, as a flag of `distprof run`."""
+    """Name in tables, in `summary.json` and, if it is model parallel, of a flag of `distprof run`."""
     title: str
     words: tuple[str, ...] = ()
-    """First words of mesh dimensions of this axis: `dp` is that of `dp_shard`."""
+    """First words of the names of mesh dimensions of this axis: that of `dp_shard` is `dp`."""
     megatron_group: str | None = None
-    """Description that Megatron gives to its process group."""
+    """Description of the process group in Megatron; None if it has none."""
     is_part: bool = False
-    """True for one of two axes that data parallelism is divided into; a mesh has both or `dp`."""
+    """True for the two axes into which hybrid sharding divides `dp`; a mesh has either both or `dp`."""
     model_parallel: bool = True
-    """True where the size is a factor of mp_size: ranks along the axis hold different parts of the model or input."""
+    """True if the size is a factor of mp_size: ranks along the axis hold different parts of the model or input."""
 
 
 MESH_AXES = (
@@ -38,13 +38,13 @@ MESH_AXES = (
     MeshAxis(name="tp", title="tensor parallel", words=("tp", "mp", "tensor", "model"),
              megatron_group="TENSOR_MODEL_PARALLEL_GROUP"),
 )
-"""In the order of ranks: neighbouring ranks differ in the last axis."""
+"""From slowest to fastest axis: neighbouring ranks differ in the last one."""
 
 AXES = tuple(axis.name for axis in MESH_AXES)
 MODEL_PARALLEL = tuple(axis.name for axis in MESH_AXES if axis.model_parallel)
 DATA_PARALLEL = tuple(axis.name for axis in MESH_AXES if not axis.model_parallel)
 GIVEN_AXES = tuple(axis.name for axis in MESH_AXES if not axis.is_part)
-"""Axes that a user can give a size."""
+"""Axes whose size a user can give."""
 SIZE_FLAGS = ", ".join(f"--{name}" for name in MODEL_PARALLEL)
 """Flags of `distprof run` that give the sizes, for hints."""
 
@@ -54,21 +54,21 @@ _SHARD_WORDS = {"shard", "fsdp"}
 
 
 def axis_of_dimension(name: str) -> str | None:
-    """Axis of a mesh dimension by its first word: `dp` for `dp_shard`; None for an unknown word."""
+    """Returns the axis of a mesh dimension by its first word: `dp` for `dp_shard`; None for an unknown word."""
     return _AXIS_OF_WORD.get(name.lower().split("_")[0])
 
 
 def axes_of_dimensions(names: Sequence[str]) -> list[str | None]:
-    """Axis of each dimension of one mesh; None for an unknown word.
+    """Returns the axis of each dimension of one mesh; None for an unknown word.
 
-    Of two data-parallel dimensions, of which one shards parameters by its name and the other does not, the axes are
-    `dp_replicate` and `dp_shard`: hybrid sharding.
+    If there are two data-parallel dimensions and only one has a name that means sharding, they are `dp_replicate` and
+    `dp_shard`: hybrid sharding.
     """
     return _with_parts([axis_of_dimension(name) for name in names], names)
 
 
 def axes_of_groups(descriptions: Sequence[str]) -> list[str | None]:
-    """The same of process groups that make up one mesh, by their descriptions."""
+    """Like `axes_of_dimensions`, for the descriptions of the process groups of one mesh."""
     return _with_parts([axis_of_group(name) for name in descriptions], descriptions)
 
 
@@ -82,9 +82,9 @@ def _with_parts(axes: list[str | None], names: Sequence[str]) -> list[str | None
 
 
 def axis_of_group(description: str) -> str | None:
-    """Axis of a process group that DeviceMesh or Megatron made.
+    """Returns the axis of a process group that DeviceMesh or Megatron created.
 
-    None for other groups and for joined dimensions of several axes, like `mesh_dp_shard_cp`.
+    None for other groups and for flattened dimensions of several axes, like `mesh_dp_shard_cp`.
     """
     if not description.startswith("mesh_"):
         return _AXIS_OF_MEGATRON_GROUP.get(description)
@@ -93,20 +93,21 @@ def axis_of_group(description: str) -> str | None:
 
 
 def mp_size_of(sizes: Mapping[str, int]) -> int:
-    """Product of the model-parallel sizes; an axis without a size counts 1."""
+    """Returns the product of the model-parallel sizes; an axis without a size counts as 1."""
     return prod(sizes.get(axis, 1) for axis in MODEL_PARALLEL)
 
 
 def dp_size_of(sizes: Mapping[str, int]) -> int:
-    """Product of the data-parallel sizes; an axis without a size counts 1."""
+    """Returns the product of the data-parallel sizes; an axis without a size counts as 1."""
     return prod(sizes.get(axis, 1) for axis in DATA_PARALLEL)
 
 
 def in_rank_order(values: Mapping[str, int]) -> dict[str, int]:
-    """Sizes or coordinates by axis, slowest axis first; other keys are left out."""
+    """Returns sizes or coordinates by axis, slowest axis first, without other keys."""
     return {axis: values[axis] for axis in AXES if axis in values}
 
 
 def part_of(coordinates: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
-    """Which part of the model a rank works on: its place on all axes but dp, along which ranks are replicas."""
+    """Returns which part of the model a rank works on: its coordinates on all axes except `dp`, along which ranks are
+    replicas."""
     return tuple(sorted((axis, place) for axis, place in (coordinates or {}).items() if axis != "dp"))

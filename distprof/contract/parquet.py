@@ -26,7 +26,7 @@ TYPES: dict[str, Any] = {
 
 
 def schema_of(table: Table, metadata: Mapping[str, str]) -> Any:
-    """The pyarrow schema of a table; each field carries its documentation."""
+    """Returns the pyarrow schema of a table; the metadata of each field has its documentation."""
     return pa.schema([_field(column) for column in table.columns], metadata=dict(metadata))
 
 
@@ -36,14 +36,14 @@ def _field(column: Column) -> Any:
 
 def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *,
                 tags: Mapping[str, int], metadata: Mapping[str, str]) -> int:
-    """Writes a table whole or not at all.
+    """Writes a table completely or not at all.
 
     Args:
-        folder: Where the file goes.
-        table: Which file, with which columns.
-        rows: A mapping a row; columns that are missing are null.
-        tags: Values of the columns that are equal in all rows.
-        metadata: Goes into the file's schema.
+        folder: Folder of the file.
+        table: Its file name and columns.
+        rows: One mapping per row; missing columns are null.
+        tags: Values of the columns that are the same in all rows.
+        metadata: Metadata of the file's schema.
 
     Returns:
         The number of rows.
@@ -63,7 +63,7 @@ def write_table(folder: Path, table: Table, rows: Sequence[Mapping[str, Any]], *
 
 
 def write_pieces(folder: Path, table: Table, pieces: Iterable[pa.Table], metadata: Mapping[str, str]) -> None:
-    """Writes a table whole or not at all, from pyarrow tables that have its columns; each becomes a row group."""
+    """Writes a table completely or not at all, from pyarrow tables with its columns; each becomes a row group."""
     schema = schema_of(table, metadata)
     _write(folder / table.file, chain((_fitted(piece, schema) for piece in pieces), [schema.empty_table()]))
 
@@ -76,7 +76,8 @@ def _fitted(piece: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _category(column: pa.Array) -> pa.DictionaryArray:
-    """Texts once each, in the order in which they appear: that of another dictionary may be left to chance."""
+    """Encodes texts as a dictionary without repetitions, in order of first appearance: the order of a given dictionary
+    may be random."""
     if not pa.types.is_dictionary(column.type):
         return column.cast(pa.string()).dictionary_encode()
     found = column.indices.dictionary_encode()

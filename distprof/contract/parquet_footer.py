@@ -1,7 +1,7 @@
-"""The end of a table of parquet: what its footer says before the table is read, and a checksum in front of it.
+"""The end of a parquet table: its footer, which tells sizes before the table is read, and a checksum in front of it.
 
 A few KB of parquet may hold gigabytes: the footer says how many rows a table has, and how many bytes its pages take.
-Polars does not tell without reading them, and arrow takes longer to load than the footers of a run take to read.
+Polars cannot tell this without reading the pages, and loading arrow takes longer than reading the footers of a run.
 
 The checksum, CRC-32 of the whole file, lies between the data and the footer, where readers do not look: the file is
 parquet for all of them. Parquet's own checksums cover pages, but neither their headers nor the footer, and few readers
@@ -19,45 +19,46 @@ from typing import BinaryIO
 from isal import isal_zlib
 
 MOST_BYTES = 4 << 20
-"""Of a footer; those of ranks have some KB."""
+"""A longer footer counts as damaged; those of ranks have a few KB."""
 NUM_ROWS, ROW_GROUPS, TOTAL_BYTES = 3, 4, 2
-"""Numbers of fields in FileMetaData, and of one in RowGroup, as parquet.thrift has them."""
+"""Field ids in parquet.thrift: of num_rows and row_groups in FileMetaData, and of total_byte_size in RowGroup."""
 LARGE = 1 << 20
 _LARGE_NUMBERS = (re.compile(rb"\x16[\x80-\xff]{3}"), re.compile(rb"\x06[\x04\x06][\x80-\xff]{3}"))
-"""A number of 64 bits from `LARGE` on as two of these are written: behind the distance of their field from the one
-before, or its number. By chance other bytes are like it: then the footer is read for nothing."""
+"""Match a 64-bit number of at least `LARGE` in one of these fields: its field header (with the distance from the
+previous field id, or with the id itself) and a long varint. Other bytes may match by chance: then the footer is parsed
+needlessly."""
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)
 MARK = b"distprof-crc32:"
 CRC_BYTES, ENDING_BYTES = 4, 8
-"""The checksum behind the mark; the length of the footer and `PAR1`, with which a file ends."""
+"""Length of the checksum after the mark; length of the end of a file, which is the size of the footer and `PAR1`."""
 MARK_BYTES = len(MARK) + CRC_BYTES
 CHUNK_BYTES = 1 << 20
 LOOKED_AT = 1 << 20
-"""Where the length of the footer is damaged, the mark is looked for in so many bytes before the end."""
+"""If the length of the footer is damaged, the mark is searched in this many bytes before the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
-    """What the footer of a table says."""
+    """Sizes of a table from its footer."""
 
     num_rows: int
     page_bytes: int
-    """What all its pages take when they are unpacked."""
+    """Uncompressed size of all its pages."""
 
 
 def read_footer(file: BinaryIO, *, if_large: bool = False) -> Footer | None:
     """Reads the footer.
 
     Args:
-        file: Open for reading; is at its start afterwards.
-        if_large: Only where the table, or a group of its rows, may have `LARGE` rows or bytes.
+        file: Open for reading; afterwards positioned at its start.
+        if_large: Parse the footer only if the table or one of its row groups may have `LARGE` rows or bytes.
 
     Returns:
-        None where it was not read.
+        None if it was not parsed.
 
     Raises:
-        DamagedTableError: It is none.
+        DamagedTableError: It is not a valid footer.
     """
     file.seek(footer_at(file))
     content = file.read(MOST_BYTES)[:-ENDING_BYTES]
@@ -90,12 +91,12 @@ def _bytes_of_groups(data: bytes, at: int) -> int:
 
 
 class _Fields:
-    """The fields of a struct in thrift's compact protocol: number, type, and where the value is."""
+    """Iterates over the fields of a struct in thrift's compact protocol: id, type, and offset of the value."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
         self.at = at
-        """Behind what was read; behind the struct in the end."""
+        """Offset of what was not read yet; at the end, the offset after the struct."""
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         field = 0
@@ -111,7 +112,7 @@ class _Fields:
 
 
 def _behind(data: bytes, at: int, kind: int) -> int:
-    """Where a value ends; it takes most of the time, so varints are read in place."""
+    """Returns the offset after a value. Most of the time is spent here, so varints are skipped in place."""
     if kind in _INTEGERS:
         while data[at] > 127:
             at += 1
@@ -136,7 +137,8 @@ def _behind(data: bytes, at: int, kind: int) -> int:
 
 
 def _behind_all(data: bytes, at: int, size: int, kinds: Sequence[int]) -> int:
-    """Behind what is in a list or map, where a truth value has a byte: so lies about the size end with the content."""
+    """Returns the offset after the elements of a list or map. Booleans take a byte there, so every element takes space,
+    and a wrong size runs into the end of the data."""
     for _ in range(size):
         for kind in kinds:
             at = _behind(data, at, _BYTE if kind in (_TRUE, _FALSE) else kind)
@@ -152,7 +154,7 @@ def _within(data: bytes, at: int) -> int:
 
 
 def _list_begins(data: bytes, at: int) -> tuple[int, int, int]:
-    """Size, type of what is in it, and where that begins."""
+    """Returns the size of a list, the type of its elements, and their offset."""
     head = data[at]
     if head < 0xF0:
         return head >> 4, head & 15, at + 1
@@ -175,11 +177,11 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 
 class DamagedTableError(OSError):
-    """The content of a table is not what was written."""
+    """A table does not contain what was written."""
 
 
 def add_checksum(file: BinaryIO) -> None:
-    """Puts the checksum into a table of parquet that has none.
+    """Inserts the checksum into a parquet table that has none.
 
     Args:
         file: Open for reading and writing.
@@ -193,13 +195,13 @@ def add_checksum(file: BinaryIO) -> None:
 
 
 def check_checksum(file: BinaryIO) -> None:
-    """Compares a table with its checksum. One without a checksum passes: an older version or another program wrote it.
+    """Compares a table with its checksum. Tables without one pass: an older version or another program wrote them.
 
     Args:
-        file: Open for reading; is at its start afterwards.
+        file: Open for reading; afterwards positioned at its start.
 
     Raises:
-        DamagedTableError: They differ.
+        DamagedTableError: The table does not match its checksum.
     """
     size, at = _size(file), footer_at(file)
     file.seek(max(0, at - MARK_BYTES))
@@ -218,7 +220,7 @@ def _size(file: BinaryIO) -> int:
 
 
 def footer_at(file: BinaryIO) -> int:
-    """Where the footer begins, as the end of the file says; 0 for what cannot be."""
+    """Returns the offset of the footer according to the end of the file; 0 if that is impossible."""
     size = _size(file)
     file.seek(max(0, size - ENDING_BYTES))
     return max(0, size - ENDING_BYTES - int.from_bytes(file.read(4), "little"))

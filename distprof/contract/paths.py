@@ -1,10 +1,10 @@
-"""Names of the files and folders of a run directory, and the format they have."""
+"""Names of the files and folders of a run directory, and its format."""
 
 from __future__ import annotations
 
 FORMAT = 2
-"""The newest run directory format this version reads and the one it writes. In format 1 the ranks of a group were a
-list in each row of communication, and took most of the room in jobs of a thousand ranks."""
+"""The newest run directory format that this version reads and the one that it writes. In format 1, each row of
+communication had the ranks of its group as a list, which took most of the space in jobs of a thousand ranks."""
 
 RUN_JSON = "run.json"
 RANK_JSON = "rank.json"
@@ -12,34 +12,34 @@ TRACE_JSON = "trace.json.gz"
 MEMORY_JSON = "memory.json.gz"
 """Timeline of the memory pass, with every allocation."""
 ENDED_EARLY = "ended_early"
-"""Key in the metadata of that timeline, where it ended before the pass: `step`, `taken_bytes` and `most_bytes`."""
+"""Key in the metadata of the memory timeline, if it ended before the pass: `step`, `taken_bytes` and `most_bytes`."""
 EXECUTION_TIMELINE_JSON = "execution_timeline.json.gz"
 """Timeline of the execution pass."""
 EXECUTION_TRACE_JSON = "execution_trace.json.gz"
-"""What torch's observer wrote of the execution pass: calls, their tensors and what lies in what."""
+"""Output of torch's execution trace observer in the execution pass: calls, their tensors and their nesting."""
 PLAIN_EXECUTION_TRACE_JSON = "execution_trace.json"
-"""The same while it is written, which stays where the rank is killed."""
+"""The same while it is being written; remains if the rank is killed."""
 TRACE_ZSTD, TRACE_PERFETTO, TRACE_TAR = "trace.json.zst", "trace.fxt.gz", "trace.tar"
-"""What `merge --format` writes instead: chrome-zstd, perfetto and perfetto-tar."""
+"""Written instead by `merge --format` chrome-zstd, perfetto and perfetto-tar."""
 TRACES = (TRACE_JSON, TRACE_ZSTD, TRACE_PERFETTO, TRACE_TAR)
-"""A merge has one of these at most."""
+"""A merge has at most one of these."""
 STEP_LINES = "steps.ndjson"
-"""Steps of a rank that is still recording, a JSON object a line; becomes `steps.parquet` at the end."""
+"""Steps of a rank that is still recording, one JSON object per line; becomes `steps.parquet` at the end."""
 STUCK_JSON = "stuck.json"
-"""State of a rank that hangs; contract/stuck.py has its type. Removed when the rank goes on."""
+"""State of a rank that hangs; contract/stuck.py has its type. Removed if the rank continues."""
 MERGED = "merged"
 SUMMARY_JSON = "summary.json"
 REPORT_HTML = "report.html"
-"""The page of `distprof report`, in `merged/`, or in a run that was not merged."""
+"""The page of `distprof report`; in `merged/`, or in the run directory if the run was not merged."""
 PARTIAL_SUFFIX = ".partial"
-"""Ends the name of a rank folder that is being written; a rank that died leaves it so."""
+"""Suffix of a rank folder that is being written; remains if the rank dies."""
 
 
 def attempt_folder(attempt: int) -> str:
-    """Name of the folder of an earlier attempt, which holds the folders of its ranks."""
+    """Returns the name of the folder of an earlier attempt, which contains the folders of its ranks."""
     return f"attempt{attempt:04d}"
 
 
 def rank_folder(rank: int) -> str:
-    """Name of the folder that holds what a rank recorded."""
+    """Returns the name of the folder of what a rank recorded."""
     return f"rank{rank:05d}"

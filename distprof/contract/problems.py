@@ -1,4 +1,4 @@
-"""Problems and remarks of a run as codes with fields; `distprof.merge.text.problems` has a sentence for each.
+"""Problems and remarks about a run as codes with fields; `distprof.merge.text.problems` has a sentence for each.
 
 In `summary.json` each is an object with its `code` (the name of the class in snake case) and its fields.
 """
@@ -17,18 +17,19 @@ from distprof.contract.rank_json import Status
 ClockReason = Literal["asked", "hosts_unknown", "no_samples", "samples_do_not_join", "too_few_collectives"]
 """Why ranks are not on the common clock. asked: by `--align none`."""
 Inferred = Literal["label", "order", "group", "none"]
-"""How collectives were matched. label: by their order of op, type and size; order: of their ops alone; group: they have
-no process group and are taken for those of all ranks; none: not at all, as nothing says in which group they were."""
+"""How collectives were matched. label: by the order of calls with their op, type and size; order: by the order of ops
+alone; group: they state no process group and were taken for collectives of all ranks; none: not at all, because their
+group is unknown."""
 
 LeftOut = Literal["unknown", "without_rank", "taken", "alike"]
-"""What timelines have the calls of an execution trace that is left out. unknown: none; without_rank: one whose rank is
-not known; taken: that of a rank that has another execution trace; alike: several."""
+"""Which timelines contain the calls of an execution trace that is left out. unknown: none; without_rank: one whose rank
+is unknown; taken: that of a rank that has another execution trace; alike: several."""
 
 TopologyDoubt = Literal["not_recorded", "parameters_differ", "replicas_join", "no_mesh"]
-"""Why the topology is not certain. not_recorded: nothing says how ranks divide the model, and no step was recorded
-with what they exchange; parameters_differ: ranks hold different parameters, and nothing that they exchange says why;
-replicas_join: ranks with the same parameters join results inside modules, as both context parallel ranks and replicas
-with common statistics do; no_mesh: what they hold and exchange fits no device mesh."""
+"""Why the topology is not certain. not_recorded: nothing states how ranks divide the model, and no step was recorded
+with their communication; parameters_differ: ranks hold different parameters, and their communication does not show why;
+replicas_join: ranks with the same parameters combine results inside modules, as both context parallel ranks and
+replicas with common statistics do; no_mesh: their parameters and communication fit no device mesh."""
 
 
 def _code(name: str) -> str:
@@ -48,7 +49,7 @@ class Unreadable(Problem, frozen=True):
 
     detail: str
     file: str | None = None
-    """None where `detail` names it."""
+    """None if `detail` names it."""
     rank: int | None = None
 
 
@@ -58,11 +59,11 @@ class RanksMissing(Problem, frozen=True):
     ranks: tuple[int, ...]
     world_size: int
     where: tuple[str, ...] = ()
-    """Directories on other hosts in which they are recorded, as host:path, as far as the job knew."""
+    """Directories on other hosts with these ranks, as host:path, as far as the job knew."""
 
 
 class Unfinished(Problem, frozen=True):
-    """A rank recorded only a part: it says why, was killed, ran out of disk space, or is still running."""
+    """A rank recorded only some steps: it stated why, was killed, ran out of disk space, or is still running."""
 
     rank: int
     status: Status
@@ -75,9 +76,9 @@ class RankFailed(Problem, frozen=True):
 
     rank: int
     exit_code: int | None
-    """Below 0: the signal that ended it. None where no launcher of ours saw its end."""
+    """Negative: minus the signal that ended it. None if no distprof launcher saw its end."""
     why: str | None = None
-    """The exception, where one ended the script."""
+    """The exception, if one ended the script."""
 
 
 class FilesMissing(Problem, frozen=True):
@@ -124,13 +125,14 @@ class StepsUnsure(Problem, frozen=True):
     """It is not certain what ends a step, so a step may not be an iteration of the training loop."""
 
     what: Literal["irregular", "silent", "differ", "left", "late", "explicit"]
-    """irregular: optimizers step in no pattern. silent: some were alive and had not stepped. differ: not all ranks
-    found the same. left: optimizers stepped in another order later on. late: optimizers stepped in a job that had been
-    taken for inference. explicit: rec.step() was called first when steps had been measured that it did not end."""
+    """irregular: optimizers step without a pattern. silent: some optimizers were alive but had not stepped. differ: not
+    all ranks found the same. left: optimizers later stepped in another order. late: optimizers stepped in a job that
+    had been taken for inference. explicit: rec.step() was first called after steps that it did not end had been
+    measured."""
     num_turns: int = 0
-    """Optimizer steps that were looked at."""
+    """Number of optimizer steps on which the rule is based."""
     names: tuple[str, ...] = ()
-    """Optimizers that are concerned."""
+    """Optimizers concerned."""
     step: int | None = None
     ranks: tuple[int, ...] = ()
 
@@ -142,9 +144,7 @@ class AttemptsDiffer(Problem, frozen=True):
 
 
 class CallsDiffer(Problem, frozen=True):
-    """Ranks disagree in what they call: different ops, types, sizes or roots, or a rank never made a call that others
-    made.
-    """
+    """Ranks make different calls: they differ in op, type, size or root, or some ranks never made a call of others."""
 
     num_collectives: int
 
@@ -153,7 +153,7 @@ class ModulesUncounted(Problem, frozen=True):
     """Modules of timed steps were first called after FLOPs had been counted."""
 
     modules: tuple[str, ...]
-    """The first few, without those inside of others."""
+    """The first few, without submodules of others."""
     num_modules: int
 
 
@@ -184,11 +184,11 @@ class TraceDamaged(Problem, frozen=True):
     rank: int
     file: str
     what: Literal["all", "container", "end", "places", "events", "keys", "durations", "times"]
-    """What is lost; container: bytes of a compressed file; places: text between events that is no JSON; events: those
-    that have no phase, or a time that is not a number; keys: values beside the events, `detail` names them;
+    """What is lost. container: bytes of a compressed file; places: text between events that is not JSON; events: events
+    without a phase or with a time that is not a number; keys: values other than the events, which `detail` names;
     durations: see `cut_overlong`; times: see `untimed`."""
     num_events: int = 0
-    """Events that are lost; of `end` those that are whole, of `durations` those that were cut."""
+    """Number of lost events; for `end`, number of complete events; for `durations`, number of shortened events."""
     places: int = 0
     lost_bytes: int = 0
     detail: str = ""
@@ -206,7 +206,7 @@ class ClocksNotAligned(Problem, frozen=True):
     ranks: tuple[int, ...]
     reason: ClockReason | None
     note: str | None
-    """Why samples of one of them are missing."""
+    """Why clock samples of one of them are missing."""
 
 
 class ClocksWrong(Problem, frozen=True):
@@ -229,9 +229,9 @@ class FilesLeftOut(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
     instead: str
-    """What they are."""
+    """What these files are."""
 
 
 class TracesBeside(Remark, frozen=True):
@@ -239,9 +239,9 @@ class TracesBeside(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
     drawn: bool = False
-    """True where they were merged: only `distprof merge` reads them."""
+    """True if they were merged: only `distprof merge` reads them."""
 
 
 class TimesFromStart(Remark, frozen=True):
@@ -249,7 +249,7 @@ class TimesFromStart(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
 
 
 class SeveralRanksInFile(Remark, frozen=True):
@@ -263,18 +263,18 @@ class TimesInNanoseconds(Remark, frozen=True):
 
     num_files: int
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
 
 
 class ExecutionTraces(Remark, frozen=True):
     """There are execution traces, as Megatron writes them for Chakra, next to the timelines of their ranks."""
 
     files: tuple[str, ...]
-    """The first few."""
+    """Names of the first few."""
     ranks: tuple[int, ...]
-    """That have one."""
+    """Ranks with an execution trace."""
     missing: tuple[int, ...]
-    """Ranks with a timeline that have none."""
+    """Ranks with a timeline but no execution trace."""
 
 
 class ExecutionTraceLeftOut(Remark, frozen=True):
@@ -283,16 +283,16 @@ class ExecutionTraceLeftOut(Remark, frozen=True):
     file: str
     what: LeftOut
     timelines: tuple[str, ...] = ()
-    """Those with its calls."""
+    """Timelines that contain its calls."""
 
 
 class RanksFromNames(Remark, frozen=True):
     """Ranks are taken from file names, not from the traces."""
 
     names: Literal["rank", "mesh", "host"]
-    """mesh: tp, pp and dp in the names; host: JAX writes a file per host."""
+    """What the names contain. rank: the rank; mesh: tp, pp and dp; host: the host, as JAX writes one file per host."""
     contradicted: bool
-    """True where traces claim the same rank."""
+    """True if several traces state the same rank."""
 
 
 class WorldSizeFromRanks(Remark, frozen=True):
@@ -300,7 +300,7 @@ class WorldSizeFromRanks(Remark, frozen=True):
 
     world_size: int
     contradicted: bool
-    """True where traces state something else."""
+    """True if traces state another size."""
 
 
 class MatchingInferred(Remark, frozen=True):
@@ -317,7 +317,7 @@ class EarlierAttempts(Remark, frozen=True):
     attempt: int
     shown: int
     rank: int | None = None
-    """The rank that ended it; None where that is not known."""
+    """The rank that ended it; None if unknown."""
     why: str | None = None
 
 
@@ -334,9 +334,9 @@ class RecordedLightly(Remark, frozen=True):
     full: tuple[int, ...]
     """Ranks that were recorded fully."""
     of: int
-    """Ranks that were recorded."""
+    """Number of ranks that were recorded."""
     parts_counted: bool
-    """True where these hold all parts of the model, so that counts of the others are those of ranks with the same
+    """True if these ranks hold all parts of the model, so that other ranks get the counts of a rank with the same
     part."""
 
 
@@ -344,7 +344,7 @@ class RecordedLater(Remark, frozen=True):
     """This was recorded later in a job: its step 0 is a later step of the job."""
 
     first: int
-    """Step of the job."""
+    """Its first step, in steps of the job."""
     last: int
 
 
@@ -353,7 +353,7 @@ class RecordedAgain(Remark, frozen=True):
 
     num_runs: int
     folder: str
-    """That holds them."""
+    """Folder that contains these directories."""
 
 
 class ScriptInterrupted(Remark, frozen=True):
@@ -395,10 +395,10 @@ Coded = TypeVar("Coded", Problem, Remark)
 
 
 def from_json(kind: type[Coded], found: object) -> list[Coded]:
-    """Problems or remarks as `summary.json` has them.
+    """Parses problems or remarks from `summary.json`.
 
     Raises:
-        msgspec.ValidationError: A code or field is not known.
+        msgspec.ValidationError: A code or field is unknown.
     """
     every = reduce(or_, kind.__subclasses__())
     read: list[Coded] = msgspec.convert(found, list[every], str_keys=True)  # type: ignore[valid-type]

@@ -1,7 +1,8 @@
-"""What a rank adds to the file of its host: its tables, packed, so that those of thousands of ranks are read at once.
+"""What a rank adds to the file of its host: its packed tables, so that those of thousands of ranks can be read at once.
 
-A column is the bytes of its values, little-endian: columns of all ranks are joined and read as one array. Nothing is
-left out: times of calls are differences, and what calls of a step are is there once for all steps with the same calls.
+A column consists of the bytes of its values, little-endian: columns of all ranks are concatenated and read as one
+array. Every call is included: times are stored as differences, and properties of calls once for all steps with the same
+calls.
 """
 
 from __future__ import annotations
@@ -14,53 +15,54 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.tables import MODULES, OPS, STEPS
 
 SUMMARY_FORMAT = 3
-"""The newest summary that this version reads and the one it writes."""
+"""The newest summary format that this version reads and the one that it writes."""
 SUMMARIES = "columns"
-"""Folder of a run directory with a file for each host."""
+"""Folder of the run directory with one file per host."""
 SUMMARY_SUFFIX = ".bin"
 NO_INTEGER = -(2**63)
-"""Where an int64 is not known."""
+"""Stands for an unknown int64."""
 NO_OFFSET = -(2**31)
-"""Where a time in `Arrivals.times` is not known."""
+"""Stands for an unknown value in `Arrivals.times` or `Arrivals.numbers`."""
 NO_TEXT = -1
-"""Where a text is not known."""
+"""Stands for an unknown text."""
 UNKNOWN = 2
-"""Where it is not known whether gradients pass a call."""
+"""Value of `in_autograd` if it is unknown whether gradients flow through a call."""
 
 DTYPES: Mapping[str, str] = {"int64": "<i8", "float64": "<f8", "bool": "u1", "string": "<i4", "category": "<i4"}
-"""Type of a column of a table -> that of its packed values: texts are numbers of `PackedTable.texts`."""
+"""Type of a table column -> dtype of its packed values; texts are indices into `PackedTable.texts`."""
 TIMES = ("enqueue_ns", "start_ns", "end_ns", "wait_start_ns", "wait_end_ns")
-"""Columns of `Arrivals.times`."""
+"""Keys of `Arrivals.times`."""
 NUMBERS = ("sequence", "group_sequence")
-"""Columns of `Arrivals.numbers`."""
+"""Keys of `Arrivals.numbers`."""
 
 STEP_COLUMNS = tuple(column for column in STEPS.columns if column.name not in ("rank", "mp_size", "dp_size"))
 MODULE_COLUMNS = tuple(column for column in MODULES.columns if column.name not in ("rank", "mp_size", "dp_size"))
 OP_COLUMNS = tuple(column for column in OPS.columns if column.name not in (
     "rank", "mp_size", "dp_size", "module_path", "shapes", "note"))
 SEQUENCE_COLUMNS = {"channel": "<i4", "fingerprint": "<i8", "calls": "<i4"}
-"""Of `Arrivals.sequences`: the calls of a channel in a step, one row for steps in which they are the same.
-`fingerprint` is equal on ranks that can have called them together."""
+"""Columns of `Arrivals.sequences`: one row for each different list of calls of a channel in a step. `calls` is their
+number; `fingerprint` is the same on ranks that may have made these calls together."""
 CALL_COLUMNS = {"op": "<i4", "dtype": "<i4", "size_bytes": "<i8", "num_elements": "<i8", "peer": "<i8", "tag": "<i8",
                 "module_path": "<i4", "phase": "<i4", "timed_by": "<i4", "asynchronous": "u1", "in_autograd": "u1"}
-"""Of `Arrivals.calls`: the calls of each sequence, as many rows as `calls` says. `in_autograd` is 2 where it is not
-known; `peer` is the root, that of messages is in their channel."""
+"""Columns of `Arrivals.calls`: the calls of each sequence, one after the other. `in_autograd` is 2 if unknown; `peer`
+is the root, as the channel of messages has their peer."""
 CELL_COLUMNS = {"step": "<i4", "sequence": "<i4", "base_ns": "<i8", "in_ns": "<i8", "waited_ns": "<i8",
                 "first_sequence": "<i8", "first_group_sequence": "<i8"}
-"""Of `Arrivals.cells`: a channel in a step; `in_ns` and `waited_ns` are sums over its calls."""
+"""Columns of `Arrivals.cells`: one row per channel and step; `in_ns` and `waited_ns` are sums over its calls."""
 WAIT_COLUMNS = {"step": "<i4", "blocked_ns": "<i8", "in_ns": "<i8"}
-"""Of `Arrivals.waits`: in how much of a step the rank waited for collectives, and in how much one was under way."""
+"""Columns of `Arrivals.waits`: how much of a step the rank waited for communication, and for how much of it any
+communication was in progress."""
 EXCHANGE_COLUMNS = {"op": "<i4", "group": "<i4", "peer": "<i4", "inside": "u1"}
-"""Of `RankSummary.exchanges`."""
+"""Columns of `RankSummary.exchanges`."""
 
 
 class PackedTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns of equal length."""
+    """A table whose columns are packed as bytes."""
 
     rows: int = 0
     columns: dict[str, bytes] = {}
     texts: dict[str, list[str]] = {}
-    """Column of texts -> the texts that its numbers stand for; -1 is null."""
+    """Text column -> the texts that its values index; -1 is null."""
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +71,10 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     ranges: list[tuple[int, int, int]]
-    """Its global ranks as (first, stride, count)."""
+    """Its global ranks as (first, stride, count), in the order of the group."""
     num_ranks: int
     digest: int
-    """Equal for groups of the same ranks, in the same order."""
+    """The same for groups of the same ranks in the same order."""
 
     @property
     def ranks(self) -> list[int]:
@@ -81,22 +83,22 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank meets others: the collectives of a group, or the messages to or from one rank of it."""
+    """A stream of communication: the collectives of a group, or the messages to or from one of its ranks."""
 
     group: int
-    """Number of the group."""
+    """Index into `Arrivals.groups`."""
     op: str | None = None
-    """send or recv; None: collectives."""
+    """send or recv; None for collectives."""
     peer: int | None = None
-    """Global rank of the other side; None: collectives."""
+    """Global rank of the other side; None for collectives."""
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
-    """Communication of a rank, every call of it. Calls are in the order of cells, and in each in that of their issue.
+    """All communication calls of a rank, in the order of cells (channel and step), and in each in the order of issue.
 
-    `enqueue_ns` of a call is `base_ns` of its cell + `unit_ns` x a number of `times`; its other times count from there,
-    but for `wait_end_ns`, which counts from its end where that is known. `sequence` and `group_sequence` are the first
-    of the cell + the place in the cell + a number of `numbers`.
+    `enqueue_ns` of a call is `base_ns` of its cell + `unit_ns` x its value in `times`. Its other times are relative to
+    `enqueue_ns`, except `wait_end_ns`, which is relative to `end_ns` if that is known. `sequence` and `group_sequence`
+    are the first number of the cell + the index in the cell + the value in `numbers`.
     """
 
     groups: list[RankGroup] = []
@@ -105,52 +107,52 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     calls: PackedTable = PackedTable()
     cells: PackedTable = PackedTable()
     unit_ns: int = 1
-    """Larger than 1 where steps are so long that times would not fit."""
+    """Larger than 1 if steps are so long that times would not fit into int32."""
     times: dict[str, bytes] = {}
-    """One of `TIMES` -> int32, a value a call; times in the order of cells."""
+    """One of `TIMES` -> int32, one value per call."""
     numbers: dict[str, bytes] = {}
-    """One of `NUMBERS` -> int32, likewise; empty where all are 0."""
+    """One of `NUMBERS` -> int32, one value per call; empty if all are 0."""
     waits: PackedTable = PackedTable()
 
 
 class ParametersDigest(msgspec.Struct, frozen=True, kw_only=True):
-    """What of `parameters.parquet` ranks are compared by; hashes are equal on ranks that agree."""
+    """Digest of `parameters.parquet`, by which ranks are compared; hashes are the same on ranks that agree."""
 
     rows: int
     names_hash: int
-    """Of all names, sizes and element types, whatever lies on the rank."""
+    """Hash of all names, sizes and element types, independent of what is stored on the rank."""
     comparable: int
-    """Parameters with a checksum; the next two are of these."""
+    """Number of parameters with a checksum, to which the next two fields refer."""
     comparable_names_hash: int
     values_hash: int
     params: int
     stored_params: int
     stored: bytes = b""
-    """`stored_params` of each row, int64, where that differs from `params`."""
+    """`stored_params` of each row, int64; empty if they equal `params`."""
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank in the file of its host."""
+    """What the file of a host has about one rank."""
 
     format: int = SUMMARY_FORMAT
     about: RankJson
-    """rank.json as it was when the summary was made."""
+    """rank.json at the time when the summary was made."""
     folder: str = ""
-    """Name of the folder of the rank; '' where it has none."""
+    """Name of the rank's folder; '' if it has none."""
     steps: PackedTable = PackedTable()
     """`STEP_COLUMNS`."""
     modules: PackedTable = PackedTable()
     """`MODULE_COLUMNS`, in the order of the model."""
     ops: PackedTable = PackedTable()
-    """`OP_COLUMNS`, added up over modules and shapes."""
+    """`OP_COLUMNS`, summed over modules and shapes."""
     parameters: ParametersDigest | None = None
-    """None where the rank has no such table."""
+    """None if the rank has no table of parameters."""
     exchanges: PackedTable = PackedTable()
-    """`EXCHANGE_COLUMNS`: different calls of the first step that say how ranks divide the model, in the order of the
-    first of each: messages, and what modules join in forward. `inside`: the latter."""
+    """`EXCHANGE_COLUMNS`: the different calls of the first step that show how ranks divide the model, in order of first
+    appearance: messages, and results that modules combine in forward (`inside`)."""
     arrivals: Arrivals | None = None
-    """None where the rank has no table of collectives."""
+    """None if the rank has no table of collectives."""
     tables: dict[str, int] = {}
-    """Table that was read -> its rows."""
+    """Table that was read -> number of its rows."""
     damaged: list[str] = []
-    """Tables that could not be read; nothing of them is here."""
+    """Tables that could not be read and are not included."""

@@ -1,6 +1,6 @@
-"""The types of `run.json`, and the command of a job in it without what only says how it is recorded.
+"""The types of `run.json`, and the command of the job in it, without flags of the recording.
 
-Fields with a default may be missing in a file: older versions did not write them all, and other tools need not.
+Fields with a default may be missing in a file: older versions did not write all of them, and other tools need not.
 """
 
 from __future__ import annotations
@@ -14,60 +14,62 @@ from distprof.contract.paths import FORMAT
 from distprof.hidden import without_secrets
 
 MOST_RANKS = 1 << 20
-"""Numbers from here on are no ranks: damage makes such."""
+"""Larger numbers of ranks are taken for damage."""
 
 
 class RanksDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A run directory of a job, which hosts without a common folder have one each of."""
+    """One of the run directories of a job: hosts without a shared folder have one each."""
 
     identity: str
-    """`directory_id` of its run.json: equal paths on two hosts may be one directory, or two."""
+    """`directory_id` of its run.json: the same path on two hosts may be one directory or two."""
     path: str
-    """Absolute, as those hosts see it."""
+    """Absolute path on these hosts."""
     hosts: list[str]
     ranks: list[int]
 
 
 class RunJson(msgspec.Struct, frozen=True, kw_only=True):
-    """What `run.json` holds: what was launched, and how that ended."""
+    """Content of `run.json`: what was launched, and how it ended."""
 
     format: int = FORMAT
     run_id: str
     argv: list[str] = []
-    """Without secrets (`distprof/hidden.py`); empty where the user wants none of it stored."""
+    """Command line without secrets (`distprof/hidden.py`); empty if the user does not want it stored."""
     working_directory: str = ""
     steps: str = ""
-    """The plan, like wait=2,count=1,time=3,trace=6,arrivals=20; without what depends on a number of ranks that was not
-    known."""
+    """The plan, like wait=2,count=1,time=3,trace=6,arrivals=20, without passes whose steps depend on an unknown number
+    of ranks."""
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)] | None = None
-    """None where torchrun decided it at run time."""
+    """None if torchrun decided it at run time."""
     given_sizes: dict[str, int] = {}
     """Model-parallel sizes that the user gave."""
     versions: dict[str, str] = {}
     git_commit: str = ""
-    """What was checked out where the script lies; '' where git has no part in it. The files may differ from it."""
+    """Commit checked out in the folder of the script, or else in the working directory; '' if git does not manage it.
+    The files may differ from it."""
     hosts: list[str] = []
     start_ns: int = 0
-    """Since the epoch, clock of the host that launched."""
+    """Since the epoch, by the clock of the launching host."""
     end_ns: int | None = None
-    """None while the job runs, and where no launcher saw its end; likewise `exit_code`."""
+    """None while the job runs and if no launcher saw its end, as is `exit_code`."""
     exit_code: int | None = None
     interrupted: bool = False
-    """The user ended the job (Ctrl-C) after all its ranks had recorded everything."""
+    """Whether the user ended the job (Ctrl-C) after all its ranks had recorded everything."""
     failed_rank: int | None = None
-    """The rank whose process failed first; None where none did, or it is not known."""
+    """The rank whose process failed first; None if none failed, or if it is unknown."""
     failed_with: int | None = None
-    """Its exit code; below 0: the signal that ended it."""
+    """Its exit code; negative: minus the signal that ended it."""
     failed_ns: int | None = None
-    """When, since the epoch, clock of its host."""
+    """When it failed: since the epoch, by the clock of its host."""
     launch_key: str = ""
-    """Equal on all launchers of a job, and in all its attempts; '' where they have nothing in common."""
+    """The same for all launchers of a job and all its attempts; '' if they share nothing that could identify the
+    job."""
     directory_id: str = ""
-    """Random, of this directory: that of other hosts of the same run has another one."""
+    """Random id of this directory; directories of the same run on other hosts have other ids."""
     first_step: int = 0
-    """The step of the job that is step 0 here. Above 0 in what was recorded later in a job, see `windows/`."""
+    """The step of the job that is step 0 here; above 0 for recordings made later in a job, see `windows/`."""
     directories: list[RanksDirectory] = []
-    """Where all ranks of the job are recorded, as far as they told each other."""
+    """Run directories of all ranks of the job, as far as ranks told each other."""
 
 
 RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": True, "--max-rank-size": True,
@@ -76,17 +78,17 @@ RECORDING_FLAGS = {"--out": True, "--steps": True, "--topics": True, "--ranks": 
                    "--watch-bytes": True, "--metrics": True, "--on-finding": True, "--otlp": True, "--log-to": True,
                    "--window-every": True, "--hosts": True, "--hosts-cert": True, "--hosts-key": True,
                    "--force": False, "--debug": False}
-"""Flags of `distprof run` that the job itself does not see, and whether a value follows them."""
+"""Flags of `distprof run` that the job itself does not see -> whether a value follows them."""
 LAUNCHER = "distprof"
 
 
 def job_command(argv: Sequence[str]) -> list[str]:
-    """The script with its arguments, and flags of torchrun in front of it.
+    """Returns the script with its arguments, preceded by flags of torchrun.
 
     Args:
-        argv: `argv` of run.json: of `distprof run`, of `distprof demo`, or of a script that was started otherwise.
+        argv: `argv` of run.json: the command line of `distprof run`, of `distprof demo`, or of a script.
     """
-    words = without_secrets(argv)  # older versions stored them
+    words = without_secrets(argv)  # older versions stored secrets
     if len(words) > 1 and words[1] == "run" and LAUNCHER in words[0]:
         words = words[2:]
         script = next((place for place, word in enumerate(words) if word == "-m" or word.endswith(".py")), len(words))

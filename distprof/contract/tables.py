@@ -1,4 +1,4 @@
-"""How a table of the run directory is described, and those that a rank writes: meaning, unit and source of columns."""
+"""Descriptions of tables of the run directory, and the tables that ranks write: meaning, unit and source of columns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from distprof.contract.mesh import MODEL_PARALLEL
 from distprof.contract.passes import PASS_NAMES, PASSES
 
 TableRow = dict[str, Any]
-"""One row of a table: column -> value; columns that are missing are null."""
+"""One row of a table: column -> value; missing columns are null."""
 Type = Literal["int64", "float64", "bool", "string", "category", "list<int64>"]
 MOST_COUNT, MOST_WORK, MOST_SPAN_NS, MOST_TIME_NS = 2**50, 2**60, 2**53, 2**62
-"""What no job reaches: of elements or bytes, of FLOPs in a step, a duration of 104 days, and a time in the year 2116.
-Sums of such numbers fit into 64 bits."""
+"""Larger values are taken for damage: counts of elements or bytes, FLOPs of a step, durations (104 days) and times (in
+the year 2116). Sums of many such counts and durations fit into 64 bits."""
 MOST_STEPS = 2**31 - 1
 
 
@@ -27,15 +27,15 @@ class Column:
     doc: str
     """Meaning, unit and source."""
     nullable: bool = False
-    """True where a value may be unknown."""
+    """True if values may be unknown."""
     least: float = 0
-    """Of numbers; what is smaller is damage."""
+    """Smaller numbers are taken for damage."""
     most: float = MOST_COUNT
-    """Likewise."""
+    """Larger numbers are taken for damage."""
     is_time: bool = False
-    """True of times since the epoch: those of one table are near each other."""
+    """True for times since the epoch; those of one table are close to each other."""
     among: tuple[str, ...] = ()
-    """The texts that there may be; none: any."""
+    """Allowed texts; if empty, any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Table:
         return [column.name for column in self.columns]
 
     def only(self, *names: str) -> Table:
-        """The same with these columns alone, in file order."""
+        """Returns the table with only these columns, in file order."""
         return replace(self, columns=tuple(column for column in self.columns if column.name in names))
 
 
@@ -60,7 +60,7 @@ def int64(name: str, doc: str, *, nullable: bool = False, least: int = 0, most: 
 
 
 def number(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """An id, or a hash: any number."""
+    """Returns a column for an id or a hash, which may be any number."""
     return int64(name, doc, nullable=nullable, least=-(2**63), most=2**63 - 1)
 
 
@@ -69,17 +69,17 @@ def step(doc: str, *, nullable: bool = False) -> Column:
 
 
 def work(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """FLOPs or multiply-accumulates of a step."""
+    """Returns a column for FLOPs or multiply-accumulates of a step."""
     return int64(name, doc, nullable=nullable, most=MOST_WORK)
 
 
 def time(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """Nanoseconds since the epoch."""
+    """Returns a column for a time in ns since the epoch."""
     return replace(int64(name, doc, nullable=nullable, most=MOST_TIME_NS), is_time=True)
 
 
 def span(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """A duration in ns; what clocks and profilers measure may be a little below 0."""
+    """Returns a column for a duration in ns; measurements of clocks and profilers may be slightly negative."""
     return int64(name, doc, nullable=nullable, least=-MOST_SPAN_NS, most=MOST_SPAN_NS)
 
 
@@ -92,31 +92,31 @@ def real(name: str, doc: str, *, nullable: bool = False) -> Column:
 
 
 def spent(name: str, doc: str, *, nullable: bool = False) -> Column:
-    """A duration in ns as the mean of several."""
+    """Returns a column for a mean duration in ns."""
     return replace(real(name, doc, nullable=nullable), least=-MOST_SPAN_NS, most=MOST_SPAN_NS)
 
 
 WAIT_SLICE = "Work.wait"
 """Name of the slices in which a thread waits for a collective."""
 CLOSURE_SLICE = "Optimizer.closure"
-"""Name of the slices in which an optimizer runs the closure that it was given."""
+"""Name of the slices in which an optimizer runs its closure."""
 EVALUATION = "evaluation"
-"""Phase of root forward calls without gradient that not every step of a job that trains has, and of what the script
-marks."""
+"""Phase of root forward calls without gradient that only some steps of a training job have, and of whatever the script
+marks as evaluation."""
 EVALUATION_SLICE = "Evaluation.forward"
-"""Name of the slices around its root forward calls."""
+"""Name of the slices around root forward calls of evaluation."""
 COMPILE_SLICE_END = " (dynamo_timed)"
-"""Ends the names of torch.compile's own slices."""
+"""Suffix of the names of torch.compile's own slices."""
 PHASES = ("forward", "backward", "recompute")
-"""Parts of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
+"""Phases of a step in which modules work; recompute: forward work that activation checkpointing repeats in backward."""
 STEP_PHASES = (*PHASES, "optimizer", EVALUATION)
-"""All parts of a step."""
+"""All phases of a step."""
 TAGS = (
     int64("rank", "Global rank of the process, as in torch."),
     int64("mp_size", f"Product of the model-parallel mesh sizes ({', '.join(MODEL_PARALLEL)})."),
     int64("dp_size", "Product of the data-parallel mesh sizes; mp_size x dp_size = world size."),
 )
-"""Every row of every table begins with these."""
+"""The first columns of every table."""
 
 _MODULE_PATH = text(
     "module_path",
@@ -142,7 +142,7 @@ TIME_COLUMNS = (
                                "repeated.", nullable=True),
     spent("recompute_self_time_ns", "The same, excluding submodules.", nullable=True),
 )
-"""Latency of a module."""
+"""Columns for the times of a module."""
 
 MODULES = Table(
     file="modules.parquet",
@@ -477,4 +477,4 @@ EXECUTION_COLLECTIVES = Table(
 
 RANK_TABLES = (MODULES, PARAMETERS, OPS, COLLECTIVES, STEPS, EVENTS)
 ASKED_TABLES = (WAITS, TENSORS, USES, EXECUTION_COLLECTIVES, COMPILATIONS, LINES)
-"""Written only where their pass is asked for, the last where something was compiled."""
+"""Tables written only if their pass ran; COMPILATIONS only if something was compiled."""

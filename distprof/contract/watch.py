@@ -1,4 +1,4 @@
-"""`watch-000.bin`, `watch-001.bin`, ... of a rank: all its steps outside of the passes, appended while the job runs.
+"""`watch-000.bin`, `watch-001.bin`, ... of a rank: all its steps outside the passes, appended while the job runs.
 
 A file is a sequence of frames (`distprof/files.py`), each a `Frame` as MessagePack.
 """
@@ -16,78 +16,78 @@ from distprof.files import frame_contents, framed
 
 MARK = b"dpW1"
 UNKNOWN = -1
-"""In a column: not known for these steps."""
+"""Stands for an unknown value in a column."""
 GOLDEN = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio."""
 MOST_SPARSE = 20
-"""The largest exponent of `is_sampled`."""
+"""Largest exponent for `is_sampled`: at least 1 in 2**20 steps is sampled."""
 SUMMED = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns", "cpu_ns", "switches", "gc_ns")
-"""Columns that add up where rows are joined."""
+"""Columns that are summed when rows are joined."""
 
 
 class StepRows(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Steps of a rank, a row for each step or for several short ones in a row; all columns are of one length.
+    """Steps of a rank; each row is one step or several consecutive short steps. All columns have the same length.
 
-    Phases of a row add up to its span, unless some are `UNKNOWN`. Where a device tells times they are those of its
-    stream: the span is divided as some steps of the row were there.
+    The phases of a row (data, forward, backward, optimizer) add up to its span, unless some are `UNKNOWN`. If a device
+    reports times, they are those of its stream: the span is divided as some steps of the row were divided there.
     """
 
     first_step: list[int] = []
     num_steps: list[int] = []
-    """The weight of the row, at least 1."""
+    """Number of steps in the row, at least 1."""
     end_ns: list[int] = []
-    """When the last of them ended: since the epoch, the clock of the rank."""
+    """When the last step ended: since the epoch, by the clock of the rank."""
     span_ns: list[int] = []
-    """How long they took together, by a clock that is never set."""
+    """Total time of the steps, by a monotonic clock."""
     longest_ns: list[int] = []
-    """The longest of them."""
+    """Time of the longest step."""
     longest_step: list[int] = []
-    """Its number."""
+    """Number of the longest step."""
     data_ns: list[int] = []
-    """From the end of a step to its first forward call."""
+    """From the start of each step, which is the end of the previous one, to its first forward call."""
     forward_ns: list[int] = []
-    """Inside of forward calls of root modules."""
+    """Inside forward calls of root modules."""
     backward_ns: list[int] = []
-    """What is neither: between forward calls, and from the last one to the optimizer."""
+    """The rest: between forward calls, and from the last one to the optimizer."""
     optimizer_ns: list[int] = []
-    """Inside of optimizers."""
+    """Inside optimizers."""
     device_ns: list[int] = []
-    """Between the marks on the device's stream at the ends of steps; read later, never waited for."""
+    """Time between marks on the device's stream at the ends of steps; they are read later, without waiting for them."""
     cpu_ns: list[int] = []
-    """Processor time of the thread of the steps."""
+    """CPU time of the thread that runs the steps."""
     switches: list[int] = []
-    """How often that thread had to give its processor to another."""
+    """How often that thread was preempted (involuntary context switches)."""
     gc_ns: list[int] = []
-    """In Python's garbage collection."""
+    """Time in Python's garbage collection."""
     host_bytes: list[int] = []
-    """Memory of the process at the end, resident."""
+    """Resident memory of the process at the end of the row, or up to a second of steps before."""
     device_bytes: list[int] = []
-    """Memory of the device that tensors hold at the end."""
+    """Device memory used by tensors, at the same time."""
 
 
 class SampledStep(msgspec.Struct, kw_only=True):
-    """A step in which communication was labelled; the same steps on all ranks. Calls are in the order of issue.
+    """A step in which communication was labelled, one value per call in the order of issue.
 
-    The N-th call of a group is the same call on all its ranks. All times are of the host where communication runs on
-    the host, else those of the stream.
+    Ranks sample the same steps, except that some ranks may sample fewer of them. The N-th call of a group is the same
+    call on all its ranks. Times are those of the host if communication runs on the host, otherwise those of the stream.
     """
 
     step: int
     start_ns: int
-    """Since the epoch, the clock of the rank."""
+    """Since the epoch, by the clock of the rank."""
     span_ns: int
     num_calls: int
-    """More than are listed where there were too many."""
+    """Number of calls; larger than the number of listed calls if there were too many."""
     group: list[int]
-    """Of each call, a place in `Frame.groups`."""
+    """Indices into `Frame.groups`."""
     op: list[int]
-    """Of each call, a place in `Frame.names`."""
+    """Indices into `Frame.names`."""
     arrived_ns: list[int]
-    """From the start of the step until the rank, or its stream, had come to the call."""
+    """From the start of the step until the rank, or its stream, reached the call."""
     took_ns: list[int]
-    """From then until the call was over; `UNKNOWN` where nothing tells."""
+    """From then until the call ended; `UNKNOWN` if not measured."""
     blocked_ns: list[int]
-    """How long the thread of the steps, or the stream, stood still for it; `UNKNOWN` where nothing tells."""
+    """How long the thread that runs the steps, or the stream, was blocked by it; `UNKNOWN` if not measured."""
 
 
 class Note(msgspec.Struct, kw_only=True):
@@ -101,71 +101,72 @@ class Note(msgspec.Struct, kw_only=True):
 
 
 class Frame(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is appended at once."""
+    """What is appended to the file at once."""
 
     rows: StepRows = msgspec.field(default_factory=StepRows)
     samples: list[SampledStep] = []
     notes: list[Note] = []
     groups: list[tuple[str, list[int]]] = []
-    """Process groups that the samples name: torch's name and the ranks."""
+    """Process groups of the samples: torch's name and the ranks."""
     names: list[str] = []
-    """Other names in the samples."""
+    """Names of ops in the samples."""
 
 
 def is_sampled(step: int, exponent: int) -> bool:
-    """Whether a step is one of those, 1 in 2**exponent, in which communication is labelled.
+    """Returns whether communication is labelled in a step: 1 in 2**exponent steps.
 
-    The golden-ratio sequence (Knuth, volume 3, 6.4) spreads them evenly and in no rhythm that a job may have. Steps of
-    a larger exponent are among those of a smaller one: ranks with different ones share steps.
+    The golden-ratio sequence (Knuth, volume 3, 6.4) spreads these steps evenly, without any period that a job may have.
+    The steps of a larger exponent are a subset of those of a smaller one, so ranks with different exponents share
+    steps.
     """
     return (step * GOLDEN & 0xFFFFFFFFFFFFFFFF) >> 64 - exponent == 0 if exponent else True
 
 
 def sparseness(steps: list[int]) -> int:
-    """The largest exponent for which all of these are sampled."""
+    """Returns the largest exponent for which all of these steps are sampled."""
     return next((exponent for exponent in range(MOST_SPARSE, 0, -1)
                  if all(is_sampled(step, exponent) for step in steps)), 0)
 
 
 class PackedRows(StepRows, kw_only=True, array_like=True):
-    """Rows as they are written, without the names of their columns; new ones follow behind the last."""
+    """Rows as they are stored, without column names; new columns must be added at the end."""
 
 
 class _PackedStep(SampledStep, kw_only=True, array_like=True):
-    """A sampled step, likewise."""
+    """A sampled step as it is stored, without field names."""
 
 
 class _Packed(Frame, kw_only=True, omit_defaults=True):
-    """A frame as it is written."""
+    """A frame as it is stored."""
 
     rows: PackedRows = msgspec.field(default_factory=PackedRows)
     samples: list[_PackedStep] = []  # type: ignore[assignment]  # it is never read as a Frame
-    groups: list[tuple[str, str]] = []  # type: ignore[assignment]  # thousands of ranks in each frame would be too much
+    groups: list[tuple[str, str]] = []  # type: ignore[assignment]  # as text: lists of thousands are long
 
 
 TIMES = ("end_ns", "span_ns", "longest_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "device_ns",
          "cpu_ns", "gc_ns")
-"""Columns that are kept in microseconds."""
+"""Columns that are stored in microseconds."""
 GROWING = ("first_step", "end_ns", "longest_step", "host_bytes", "device_bytes")
-"""Columns that are kept as differences."""
+"""Columns that are stored as differences."""
 IN_KIB = ("host_bytes", "device_bytes")
 PARTS = ("data_ns", "forward_ns", "optimizer_ns")
-"""What `backward_ns` is the rest of: only by how much it is not is kept."""
+"""`backward_ns` is usually the span minus these parts: only the deviation from that is stored."""
 OF_CALLS = ("arrived_ns", "took_ns", "blocked_ns")
-"""Lists of a sampled step that are kept in microseconds."""
+"""Lists of a sampled step that are stored in microseconds."""
 
 
 def encoded(frame: Frame) -> bytes:
-    """The bytes of a frame; times lose what is below a microsecond, memory what is below 1 KiB."""
+    """Encodes a frame; times are rounded down to 1 microsecond, memory to 1 KiB."""
     packed = _Packed(rows=_packed(frame.rows), samples=_thousandths(frame.samples), notes=frame.notes,
                      groups=[(name, text_of(ranks)) for name, ranks in frame.groups], names=frame.names)
     return framed(MARK, msgspec.msgpack.encode(packed))
 
 
 def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
-    """The frames in these bytes, each with the place behind it; what is damaged is skipped.
+    """Yields the frames in these bytes, each with the offset of its end; damaged frames are skipped.
 
-    Bytes behind the last place that is yielded may be the start of a frame that is still being written.
+    Bytes after the last offset may be the start of a frame that is still being written.
     """
     for end, frame, rows in packed_frames(content):
         try:
@@ -175,7 +176,7 @@ def frames(content: bytes) -> Iterator[tuple[int, Frame]]:
 
 
 def packed_frames(content: bytes) -> Iterator[tuple[int, Frame, PackedRows]]:
-    """The same with rows as they are written, for who unpacks many frames at once."""
+    """Like `frames`, with rows as they are stored, for callers that unpack many frames at once."""
     for end, body in frame_contents(MARK, content):
         try:
             packed = msgspec.msgpack.decode(body, type=_Packed)
@@ -194,10 +195,10 @@ def _thousandths(samples: list[SampledStep]) -> list[_PackedStep]:
 
 
 def _thousands(frame: _Packed) -> list[SampledStep]:
-    """The samples of a frame that was read.
+    """Returns the samples of a decoded frame.
 
     Raises:
-        msgspec.ValidationError: One has lists of different lengths, or names what the frame lacks.
+        msgspec.ValidationError: A sample has lists of different lengths, or an index out of range.
     """
     for one in frame.samples:
         if len({len(getattr(one, name)) for name in ("group", "op", *OF_CALLS)}) > 1:
@@ -211,7 +212,7 @@ def _thousands(frame: _Packed) -> list[SampledStep]:
 
 
 def _packed(rows: StepRows) -> PackedRows:
-    """Rows in their units; what the other columns tell is left out, which halves what they take."""
+    """Returns rows in their stored units, without what follows from other columns; this halves their size."""
     columns = {name: _scaled(rows, name) for name in StepRows.__struct_fields__}
     rests = zip(columns["span_ns"], *(columns[name] for name in PARTS), strict=True)
     columns["backward_ns"] = [_folded(value - _rest(*rest)) if value >= 0 else UNKNOWN
@@ -236,7 +237,7 @@ def _rest(span: int, *parts: int) -> int:
 
 
 def _folded(value: int) -> int:
-    """Any whole number as one that is not negative (zigzag, as of Protocol Buffers)."""
+    """Encodes an integer as a non-negative one (zigzag encoding, as in Protocol Buffers)."""
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 
@@ -256,12 +257,12 @@ def _unpacked(rows: StepRows) -> StepRows:
 
 
 def unit_of(name: str) -> int:
-    """By which a column was divided."""
+    """Returns the number by which a column is divided when it is stored."""
     return 1000 if name in TIMES else 1024 if name in IN_KIB else 1
 
 
 def joined(rows: StepRows, first: int, last: int) -> dict[str, Any]:
-    """One row for the rows from `first` to `last`, both included."""
+    """Joins the rows from `first` to `last`, both included, into one row."""
     some = slice(first, last + 1)
     row: dict[str, Any] = {name: getattr(rows, name)[last] for name in StepRows.__struct_fields__}
     row["first_step"], row["num_steps"] = rows.first_step[first], sum(rows.num_steps[some])

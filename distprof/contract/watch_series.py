@@ -1,7 +1,7 @@
-"""What is known of a job as series of numbers: one table, from which `--metrics`, `--otlp` and `--log-to` tell.
+"""The state of a job as time series: one list, which `--metrics`, `--otlp` and `--log-to` export.
 
-Names and units are OpenTelemetry's (UCUM). Prometheus has the same names by the rules of both: dots become underscores,
-and the unit a suffix. Trackers of experiments get those that are numbers by step, of some ranks.
+Names and units follow OpenTelemetry (UCUM). For Prometheus they are converted by the rules of both: dots become
+underscores, and the unit becomes a suffix. Experiment trackers get the gauges by step, of some ranks.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ PHASES = ("data", "forward", "backward", "optimizer", "device")
 MEMORY = ("host", "device")
 SECONDS, BYTES, RATIO = "s", "By", "1"
 SUFFIXES = {"": "", SECONDS: "_seconds", BYTES: "_bytes", RATIO: "_ratio"}
-"""Of a name that holds the unit."""
+"""Unit -> suffix of a Prometheus name."""
 EVERY_S, SHARE = 10.0, 1 / 200
-"""Between two points of a series by step: at least, and as a share of the time since the first one."""
+"""Minimum time between two points of a series by step: in seconds, and as a fraction of the time since the first
+one."""
 MOST_RANKS = 32
-"""Of a larger job, the first ranks and those with findings have series by step."""
+"""Maximum number of ranks with series by step: those with findings, then the first ones."""
 NOT_BY_STEP = ("distprof.running", "distprof.ranks", "distprof.steps", "distprof.job.steps", "distprof.state_timestamp",
                "distprof.last_step_timestamp")
-"""The step is the axis there."""
+"""Gauges that make no sense as a function of the step."""
 Point = tuple[tuple[str, ...], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Series of one name."""
+    """Series with the same name."""
 
     name: str
     text: str
     kind: Literal["gauge", "counter", "info"] = "gauge"
-    """counter: only grows; info: the value is 1, and labels tell."""
+    """counter: only grows; info: the value is 1, and the labels are the information."""
     unit: str = ""
     labels: tuple[str, ...] = ()
     points: tuple[Point, ...]
-    """Values of labels, and the number."""
+    """Values of the labels, and the number."""
 
 
 def families(state: WatchState | None) -> Iterator[Family]:
-    """All of them; 12 series for a rank at most and two for each of its findings' kinds.
+    """Yields all families: at most 12 series per rank, and two per rank and kind of finding.
 
     Args:
-        state: None: nothing was seen yet.
+        state: State of the job; None if nothing was observed yet.
     """
     yield Family(name="distprof.build", text="The distprof that watches.", kind="info", labels=("version",),
                  points=(((__version__,), 1.0),))
@@ -57,7 +58,7 @@ def families(state: WatchState | None) -> Iterator[Family]:
 
 
 def by_step(state: WatchState) -> Iterator[tuple[Family, str, float]]:
-    """A point of each series that is drawn by step: family, which of it (`rank 1 forward`, `job`), and the number."""
+    """Yields a point of each series by step: family, series (`rank 1 forward`, `job`), and the number."""
     late = {rank for finding in state.findings for rank in finding.ranks}
     ranks = sorted((one.rank for one in state.ranks), key=lambda rank: (rank not in late, rank))
     shown = {"", *map(str, ranks[:MOST_RANKS])}
@@ -116,7 +117,7 @@ def _findings(findings: Iterable[WatchFinding]) -> Iterator[Family]:
 
 def _gauge(name: str, text: str, unit: str, labels: tuple[str, ...],
            values: Iterable[tuple[tuple[str, ...], float | None]]) -> Family:
-    """Without those that are not known."""
+    """Returns a gauge without unknown values."""
     return Family(name=name, text=text, unit=unit, labels=labels,
                   points=tuple((key, float(value)) for key, value in values if value is not None))
 

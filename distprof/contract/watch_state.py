@@ -1,6 +1,6 @@
-"""`watch/state.json` of a run: what the watch of a job knows by now. `distprof watch --once --json` prints it.
+"""`watch/state.json` of a run: what the watch of a job knows. `distprof watch --once --json` prints it.
 
-The launcher's watcher writes it whole, every few seconds while the job runs and once more at its end.
+The launcher's watcher replaces it every few seconds while the job runs and once more at its end.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from distprof.files import MOST_LINES_BYTES, json_text, read_small, write_whole
 from distprof.own import time
 
 FORMAT = 1
-"""Of the state: the newest that this version reads, and the one that it writes."""
+"""The newest format of the state that this version reads, and the one that it writes."""
 WATCH = "watch"
-"""A folder in a run directory."""
+"""Folder of the run directory with the state."""
 STATE_JSON = "state.json"
 REQUEST_JSON = "request.json"
 WINDOWS = "windows"
-"""A folder in a run directory: what was recorded later, each a run directory of its own: 0001, 0002, ..."""
+"""Folder of the run directory with recordings made later, each a run directory of its own: 0001, 0002, ..."""
 LogTo = Literal["tensorboard", "wandb", "mlflow"]
 OPEN_RUNS = ("wandb", "mlflow")
-"""Of these, what ranks write into a run that their script has open there."""
+"""Trackers for which ranks write into the run that their script has open."""
 SETTLES_S = 8.0
-"""The first estimate of a finding changes most."""
+"""Findings are reported only after this time, because their first estimates change most."""
 AT_ONCE = ("hang", "stopped")
-"""What nobody waits for to become clearer."""
+"""Kinds of findings that are reported immediately."""
 
 
 def window_folder(run: Path, number: int) -> Path:
-    """The run directory of the N-th recording that was made later in the job of a run."""
+    """Returns the run directory of the N-th recording made later in the job."""
     return run / WINDOWS / f"{number:04d}"
 
 
 def logged_file(run: Path, log_to: str | None) -> Path:
-    """A line for each run of a tracker that ranks write into: `rank 0: 3k9x2b1c`."""
+    """Returns the file with one line per tracker run that ranks write into: `rank 0: 3k9x2b1c`."""
     return run / WATCH / f"log-to-{log_to}"
 
 
@@ -48,61 +48,61 @@ FindingKind = Literal["slow_rank", "slow_host", "slow_link", "slow_group", "regr
 
 
 class WatchFinding(msgspec.Struct, kw_only=True):
-    """Something that was noticed. It keeps its `id` while it is updated."""
+    """Something abnormal in the job. It keeps its `id` when it is updated."""
 
     id: str
     kind: FindingKind
     ranks: list[int] = []
-    """Who; none where it concerns the whole job."""
+    """Ranks concerned; empty if it concerns the whole job."""
     hosts: list[str] = []
     onset_step: int
     onset_ns: int
-    """Since the epoch, rank 0's clock."""
+    """Time of the onset: since the epoch, by rank 0's clock."""
     until_step: int | None = None
-    """The last step of it; null: it goes on."""
+    """Last affected step; null while it continues."""
     per_step_ns: float | None = None
-    """What it costs per step while it lasts; of one that comes and goes, the mean over all steps since its onset."""
+    """Cost per step while it lasts; for an intermittent finding, the mean over all steps since its onset."""
     per_step_error_ns: float | None = None
-    """Half the 95 % interval of that."""
+    """Half the width of the 95 % interval of `per_step_ns`."""
     cost_ns: float | None = None
-    """What it has cost by now."""
+    """Total cost so far."""
     before_ns: float | None = None
-    """Step time before; null where that does not apply."""
+    """Step time before the onset; null if that does not apply, as is `after_ns`."""
     after_ns: float | None = None
     period_steps: float | None = None
-    """Of one that comes and goes in a rhythm."""
+    """Period of an intermittent finding, if it is periodic."""
     share: float | None = None
-    """Of the steps since its onset, how many are affected."""
+    """Fraction of affected steps since the onset."""
     p: float | None = None
-    """Largest probability that chance alone does this."""
+    """Upper bound of the probability that chance alone causes this."""
     phase: str | None = None
-    """data, forward, backward, optimizer or communication, where the steps tell."""
+    """data, forward, backward, optimizer or communication, if the steps show it."""
     module: str | None = None
     line: str | None = None
     """`file.py:33`."""
     window: int | None = None
-    """The recording that told module and line."""
+    """Number of the later recording that showed `module` and `line`."""
     why: list[str] = []
-    """What the machine said at the same time, in sentences."""
+    """Conditions of the machine at the same time, as sentences."""
     bytes_per_hour: float | None = None
-    """Of memory that grows."""
+    """Growth rate of memory."""
     text: str = ""
     """The finding as a sentence."""
 
 
 class RankState(msgspec.Struct, kw_only=True):
-    """A rank as its last rows show it."""
+    """The state of a rank according to its last rows."""
 
     rank: int
     host: str
     step: int
-    """The last that ended."""
+    """The last step that ended."""
     time_ns: int
-    """When it did."""
+    """When that step ended."""
     step_ns: float | None
-    """Mean of the steps of the last 10 s."""
+    """Mean step time over the last 10 s."""
     waiting_ratio: float | None
-    """Share of a step in which it waits for others; null where no step was sampled."""
+    """Fraction of a step in which it waits for others; null if no step was sampled."""
     data_ns: float | None
     forward_ns: float | None
     backward_ns: float | None
@@ -111,11 +111,11 @@ class RankState(msgspec.Struct, kw_only=True):
     host_bytes: int | None
     device_bytes: int | None
     recent_ns: list[float] = []
-    """Step times of the last minute at equal distances, for a sparkline."""
+    """Step times of the last minute at equal intervals, for a sparkline."""
 
 
 class WatchState(msgspec.Struct, kw_only=True):
-    """The whole job."""
+    """The state of the whole job."""
 
     format: int
     run_id: str
@@ -123,12 +123,12 @@ class WatchState(msgspec.Struct, kw_only=True):
     running: bool
     world_size: int
     num_steps: int
-    """Steps that all ranks have ended."""
+    """Number of steps that all ranks have ended."""
     first_watched: int | None
     elapsed_ns: int | None
-    """Of the watched steps."""
+    """Duration of the watched steps."""
     step_ns: float | None
-    """Median over the watched job."""
+    """Median step time over the watched steps."""
     ranks: list[RankState]
     findings: list[WatchFinding]
     notes: list[str] = []
@@ -136,27 +136,27 @@ class WatchState(msgspec.Struct, kw_only=True):
 
 
 class WindowRequest(msgspec.Struct, kw_only=True):
-    """`watch/request.json`: the passes that all ranks record from a step on, into `windows/<number>/`."""
+    """`watch/request.json`: passes that all ranks shall record from a given step, into `windows/<number>/`."""
 
     number: int
-    """From 1."""
+    """Number of the recording, from 1."""
     first_step: int
-    """A rank that has come farther already records nothing."""
+    """First step to record; a rank that is already past it records nothing."""
     steps: str
-    """A plan, as of `run --steps`."""
+    """A plan, as for `run --steps`."""
     why: str = ""
     """`asked`, or the id of a finding."""
     stacks: int = 0
-    """Counts requests for the stacks of all ranks, which they write at once wherever they are."""
+    """Number of requests so far for the stacks of all ranks, which ranks write immediately, wherever they are."""
 
 
 def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float], *, running: bool) -> set[str]:
-    """Ids of findings that have been there for a while.
+    """Returns the ids of findings that have existed for `SETTLES_S`, or need not.
 
     Args:
-        findings: As of now.
-        seen_s: When each was seen first, which is added to.
-        running: At the end of the job all are.
+        findings: Current findings.
+        seen_s: Id -> time at which the finding was first seen; new findings are added.
+        running: Whether the job runs; when it has ended, all findings are returned.
     """
     now_s = time.monotonic()
     return {one.id for one in findings if now_s - seen_s.setdefault(one.id, now_s) >= SETTLES_S or not running
@@ -164,17 +164,17 @@ def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float
 
 
 FRESH_S = 10.0
-"""A running job's state is written every 2 s: one that is older has lost its watcher."""
+"""The state of a running job is written every 2 s: if it is older than this, its watcher is gone."""
 KEPT = ("num_steps", "first_watched", "elapsed_ns", "step_ns", "findings", "notes")
-"""Fields of `WatchState` that say something of the job as a whole."""
+"""Fields of `WatchState` that describe the job as a whole."""
 
 
 def read_state(run: Path) -> WatchState | None:
-    """What the watcher wrote last; None where there is nothing.
+    """Reads what the watcher wrote last; None if there is nothing.
 
     Raises:
         DataError: It cannot be read.
-        FormatError: It is of a newer distprof.
+        FormatError: A newer distprof wrote it.
     """
     path = run / WATCH / STATE_JSON
     try:
@@ -187,11 +187,11 @@ def read_state(run: Path) -> WatchState | None:
 
 
 def decoded(content: bytes, place: str) -> WatchState:
-    """A state from its JSON.
+    """Parses a state from JSON.
 
     Raises:
         DataError: It is damaged.
-        FormatError: It is of a newer distprof.
+        FormatError: A newer distprof wrote it.
     """
     try:
         about = msgspec.json.decode(content)
@@ -199,41 +199,41 @@ def decoded(content: bytes, place: str) -> WatchState:
             raise FormatError(f"{place} has format {about['format']}, and this distprof reads up to {FORMAT}",
                               hint="pip install --upgrade distprof")
         return msgspec.convert(about, WatchState)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{place} is damaged: {error}") from error
 
 
 def is_fresh(state: WatchState) -> bool:
-    """Whether it is the last word: of a job that is over, or of a watcher that is there."""
+    """Returns whether a state is up to date: the job has ended, or its watcher is alive."""
     return not state.running or abs(time.time_ns() - state.time_ns) < FRESH_S * 1e9
 
 
 def data_of(state: WatchState | None) -> dict[str, Any] | None:
-    """`KEPT` as plain data, for `summary.json`."""
+    """Returns the fields `KEPT` as plain data, for `summary.json`."""
     return None if state is None else {name: msgspec.to_builtins(getattr(state, name)) for name in KEPT}
 
 
 def state_of(data: Mapping[str, Any] | None) -> WatchState | None:
-    """The other way round; without ranks."""
+    """Returns the state for such data, without ranks: the inverse of `data_of`."""
     return None if data is None else msgspec.convert(
         {"format": FORMAT, "run_id": "", "time_ns": 0, "running": False, "world_size": 0, "ranks": [], **data},
         WatchState)
 
 
 def write_state(run: Path, state: WatchState) -> None:
-    """Replaces it. Not synced: it is worth nothing after a crash, and a sync would make the job's own writes wait.
+    """Replaces the file. It is not synced: it is worthless after a crash, and a sync would delay the job's own writes.
 
     Raises:
-        OSError: It cannot be written, or the run directory was removed, which is not made again.
+        OSError: It cannot be written, or the run directory was removed, which is not created again.
     """
     write_unsynced(run, STATE_JSON, json_text(state))
 
 
 def write_unsynced(run: Path, name: str, content: bytes) -> None:
-    """Replaces a file in `watch/`, which is made where it is not there.
+    """Replaces a file in `watch/`; creates that folder if necessary.
 
     Raises:
-        OSError: As above.
+        OSError: As for `write_state`.
     """
     folder = run / WATCH
     if not folder.is_dir():

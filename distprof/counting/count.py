@@ -40,7 +40,7 @@ class Counts(CountedCall):
 
     def table(self, *, depth: int | None = 3, top: int | None = None, sort: str = "path",
               columns: Sequence[str] | None = None) -> TreeReport:
-        """The modules as a tree and all totals; `print` it.
+        """Returns the modules as a tree, and all totals; `print` it.
 
         Args:
             depth: Levels below the root; None for all.
@@ -49,21 +49,21 @@ class Counts(CountedCall):
             columns: Keys of `distprof.reporters.tree_report.TREE_COLUMNS`; None for all that are informative.
 
         Raises:
-            UsageError: There is no such order or column.
+            UsageError: The order or a column is unknown.
         """
         from distprof.reporters.count_report import count_report
 
         return count_report(self, TreeView(depth=depth, top=top, sort=sort, columns=columns))
 
     def __str__(self) -> str:
-        """The table as plain text of 120 columns."""
+        """Returns the table as plain text, 120 characters wide."""
         return str(self.table())
 
     def __rich__(self) -> TreeReport:
         return self.table()
 
     def to_dict(self) -> dict[str, Any]:
-        """Totals, uncounted operators, modules and operators, as plain JSON types.
+        """Returns totals, uncounted operators, modules and operators as plain JSON types.
 
         `distprof.reporters.count_schema` documents every key.
         """
@@ -72,17 +72,17 @@ class Counts(CountedCall):
         return count_dict(self)
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as text."""
+        """Returns `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), indent=indent)
 
     def to_polars(self) -> Frames:
-        """Frames `modules` and `ops` with the columns of `distprof.reporters.count_schema`."""
+        """Returns data frames `modules` and `ops` with the columns of `distprof.reporters.count_schema`."""
         from distprof.reporters.count_schema import count_frames
 
         return count_frames(self)
 
     def write_parquet(self, folder: str | Path) -> None:
-        """Writes `modules.parquet` and `ops.parquet` into a folder; each column carries its documentation.
+        """Writes `modules.parquet` and `ops.parquet` to a folder; the metadata of each column documents it.
 
         Raises:
             OutputError: The folder cannot be written.
@@ -99,14 +99,14 @@ def count(model: Callable[..., Any], *args: Any, backward: bool = False, **kwarg
     """Counts the work of one model call exactly, on any device (on the meta device without memory).
 
     Random state, buffers, gradients, training flags, hooks and compiled code are left unchanged. While counting,
-    `nn.MultiheadAttention` and `nn.TransformerEncoder` never take their fused path for inference: FLOPs are the same,
-    bytes are those of the single operators, and the padding that the fused path of an encoder skips (eval mode, no
-    gradients, a padding mask) is computed and counted. On other threads of the script only work inside modules counts.
+    `nn.MultiheadAttention` and `nn.TransformerEncoder` never use their fused inference path: FLOPs are the same, bytes
+    are those of the unfused operators, and padding that an encoder's fused path skips (eval mode, no gradients, a
+    padding mask) is computed and counted. On other threads of the script, only work inside modules counts.
 
     Args:
         model: A module, a bound method of a module such as `model.generate`, or a function that calls modules.
         *args: Positional arguments of the call.
-        backward: Also runs and counts backward, with ones as the gradient of every output.
+        backward: Whether to also run and count backward, with ones as the gradient of every output.
         **kwargs: Keyword arguments of the call.
 
     Returns:
@@ -115,7 +115,7 @@ def count(model: Callable[..., Any], *args: Any, backward: bool = False, **kwarg
     Raises:
         UsageError: The model cannot be called, or no output has a gradient for backward.
         FormulaError: A formula given to `register_flops` raised or did not return an int >= 0.
-        Exception: What the model raises, with a note that names the module.
+        Exception: Whatever the model raises, with a note that names the module.
 
     Example:
         >>> counts = distprof.count(model, torch.randn(1, 3, 224, 224), backward=True)
@@ -126,7 +126,7 @@ def count(model: Callable[..., Any], *args: Any, backward: bool = False, **kwarg
 
 
 def count_with_unused(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Counts:
-    """As `count`, forward only, with the calls whose results nothing used in `Counts.unused`."""
+    """Like `count`, forward only; `Counts.unused` has the calls whose results nothing used."""
     invocation, flow = Invocation.of(model, args, kwargs, backward=False), DataFlow()
     found = summed(*run_counted(invocation, flow))
     return replace(found, unused=flow.unused_calls)
@@ -157,7 +157,7 @@ def run_counted(invocation: Invocation, flow: DataFlow | None = None) -> tuple[C
 
 
 def summed(counting: CountPass, modules: ModuleMap) -> Counts:
-    """The counts of a count pass by module and operator; call it while the modules are alive."""
+    """Returns the counts of a count pass by module and operator; call it while the modules are alive."""
     names = cache(_path_of)
     within = {path: frozenset(map(names, path.sites())) for path in {key.path for key in counting.sums}}
     ops = tuple(_op_count(key, entry, within[key.path]) for key, entry in counting.sums.items())
@@ -186,9 +186,9 @@ class _Work:
 
 
 def _work(ops: Iterable[OpCount]) -> Mapping[str, _Work]:
-    """Module path -> sums over its operators, submodules included."""
+    """Returns module path -> sums over its operators, including those of submodules."""
     together: dict[tuple[frozenset[str], str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for op in ops:  # first those of the same modules: there are fewer of these sums than operators
+    for op in ops:  # first sum by set of modules: there are fewer of these sets than operators
         sums = together[op.within, op.phase]
         sums[0] += op.macs
         sums[1] += op.flops
@@ -232,7 +232,7 @@ def _module_count(site: Site, work: _Work, counting: CountPass, params: ParamCou
 
 
 def _in_tree_order(modules: ModuleMap) -> Iterator[Site]:
-    """Parents before their children; sites that were found late are put beside their siblings."""
+    """Yields parents before children; sites that were found late come next to their siblings."""
     below: dict[int | None, list[Site]] = defaultdict(list)
     for site in modules.sites():
         below[id(site.parent) if site.parent is not None else None].append(site)

@@ -1,7 +1,7 @@
 """The count pass: FLOPs and bytes of every operator call of a step, summed per module, operator, shapes and phase.
 
-A torch dispatch mode sees each call with the shapes that this rank computes on (a DTensor is unwrapped first). Forward
-calls belong to the running module, backward calls to the module whose call made the autograd node.
+A torch dispatch mode sees each call with the shapes on this rank (a DTensor is unwrapped first). Forward calls are
+attributed to the running module, backward calls to the module whose call created the autograd node.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _RunningKernel(threading.local):
 
 
 class CountPass(TorchDispatchMode):
-    """Counts while it is on; module calls show which module the work belongs to."""
+    """Counts while it is on; module hooks show to which module the work is attributed."""
 
     supports_higher_order_operators = True
 
@@ -61,7 +61,8 @@ class CountPass(TorchDispatchMode):
         """Input and output shapes of the first call, only with `details`."""
         self.num_steps = 0
         self.is_real: bool | None = None
-        """Whether the model has data: then what is traced in between is no work. None: not known yet."""
+        """Whether the model's tensors have data: calls of a trace on fake or meta tensors are then not counted. None:
+        unknown yet."""
         self._sums = StepSums(are_work)
         self._calls: dict[tuple[Site | None, Site], int] = defaultdict(int)
         self._are_work = are_work
@@ -69,41 +70,43 @@ class CountPass(TorchDispatchMode):
         self._error: Exception | None = None
         self._retired = False
         self._step_calls: dict[tuple[Site | None, Site], int] = defaultdict(int)
-        """By the root, where that is called without gradient and all steps tell whether it is evaluation."""
+        """(root, module) -> calls in this step. The root is None unless it was called without gradient, which may be
+        evaluation: only all steps together show that."""
         self._scopes = scopes
         self._phase = phase
         self._outside = CallPath(None, None)
         self._lock = lock()
         self._running_here = _RunningKernel()
         self._joined: set[Frame] = set()
-        """Calls that switched the mode on for a thread of the script."""
+        """Root calls for which the mode was switched on in another thread of the script."""
         self._thread = 0
         self._has_compiler = False
         self._known = KnownCalls()
         self._quiet = QuietAbout(ABOUT_NO_FRAMES)
         self.opaque: set[str] = set()
-        """What calls are listed as that hide what they do."""
+        """Names under which calls with hidden work are listed."""
         self._opaque = OpaqueCalls(self._plainly, self._on_opaque_call)
         self._hides_nothing: set[Site] = set()
         self._left = LeftCalls()
         self._computed = 0
-        """Operators that computed anything, communication as well."""
+        """Number of operators that computed anything, including communication."""
         self._home: list[Frame] = []
         """Running module calls of the thread that started the pass."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False where `never_compile` keeps the compiler away: torch's own way takes two functions more a call."""
+        """Returns False if `never_compile` can keep the compiler away: torch's own way adds two function calls per
+        operator."""
         return not can_skip_compiling()
 
     def start(self) -> None:
         """Switches the mode on for this thread and the threads that autograd starts."""
         self._retired = False
-        self._sums.restart_step()  # one that was interrupted
+        self._sums.restart_step()  # drops an interrupted step
         self._step_calls.clear()
         self._scopes.add(self)
         self._thread, self._home = threading.get_ident(), self._scopes.frames
-        self._has_compiler = has_compiler()  # asked once: there are many calls
+        self._has_compiler = has_compiler()  # once, because there are many calls
         self._known = KnownCalls()
         admit_mode(self)
         self._quiet.start()
@@ -123,7 +126,7 @@ class CountPass(TorchDispatchMode):
         self._quiet.stop()
         self._opaque.stop()
         if threading.get_ident() == self._thread:
-            self._switch_off()  # on another one it stays, and does nothing
+            self._switch_off()  # on another thread it stays on, and does nothing
 
     def _switch_off(self) -> None:
         if self.functions is not None:
@@ -135,17 +138,17 @@ class CountPass(TorchDispatchMode):
         self.__exit__(None, None, None)
 
     def is_aside(self) -> bool:
-        """True while torch has taken the mode off the stack of this thread, to ask about an operator."""
+        """Returns whether torch has taken the mode off this thread's stack, to query an operator."""
         return not self._retired and threading.get_ident() == self._thread and not is_on(self)
 
     @contextmanager
     def _plainly(self) -> Iterator[None]:
-        """As if nothing counted on this thread."""
+        """A context in which nothing is counted on this thread."""
         with self.functions.aside() if self.functions is not None else nullcontext(), without(self):
             yield
 
     def next_step(self) -> None:
-        """Adds the step that ended to the sums; an unfinished step is never added."""
+        """Adds the step that has ended to the sums; an unfinished step is never added."""
         if self._error is not None:
             raise self._error
         if threading.get_ident() != self._thread:
@@ -159,7 +162,7 @@ class CountPass(TorchDispatchMode):
 
     @property
     def calls(self) -> dict[Site, int]:
-        """Forward calls in all steps that ended, recomputation and evaluation apart."""
+        """Number of forward calls in all steps that ended, excluding recomputation and evaluation."""
         found: dict[Site, int] = defaultdict(int)
         for (root, site), calls in self._calls.items():
             if root is None or self._are_work(root):
@@ -172,14 +175,14 @@ class CountPass(TorchDispatchMode):
         return self._sums.by_key()
 
     def enter(self, frame: Frame) -> None:
-        """Extends the call path."""
+        """Begins a module call: extends the call path."""
         outer: RunningCall | None = frame.outer.data.get(self) if frame.outer is not None else None
         if frame.outer is None:
             if self.is_real is None:
                 self.is_real = are_real(frame.module.parameters())
             path = self._static_path(frame.site.parent)
             if self._is_elsewhere():
-                # a mode is on in one thread only; another thread of the script gets it for the call of a module
+                # a mode is on in one thread only; other threads of the script get it during calls of root modules
                 self._joined.add(frame)
                 self._switch_on()
         else:
@@ -192,7 +195,7 @@ class CountPass(TorchDispatchMode):
                 self._step_calls[frame.without_gradient if frame.evaluation else None, frame.site] += 1
 
     def _is_elsewhere(self) -> bool:
-        """True on another thread of the script, which is none that autograd or TorchScript started."""
+        """Returns whether this is another thread of the script, not one that autograd or TorchScript started."""
         return threading.get_ident() != self._thread and not in_backward() and not is_on(self)
 
     def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
@@ -200,7 +203,7 @@ class CountPass(TorchDispatchMode):
         call: RunningCall | None = frame.data.get(self)
         if call is None:
             return
-        with torch._C.DisableTorchFunction():  # the function pass would see each look at a tensor
+        with torch._C.DisableTorchFunction():  # otherwise the function pass would record each query of a tensor
             mark_nodes(result, call)
             if result is not None and isinstance(frame.module, torch.jit.ScriptModule):
                 for name, calls in hidden_operators(frame.module).items():
@@ -222,7 +225,7 @@ class CountPass(TorchDispatchMode):
         if found:
             self._record_hidden(frame, f"opaque::{frame.site.class_name}", 1, tensors((args, kwargs)), found, NOT_SEEN)
         else:
-            self._hides_nothing.add(frame.site)  # to look takes time
+            self._hides_nothing.add(frame.site)  # the search is slow
 
     def _on_opaque_call(self, label: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         try:
@@ -233,7 +236,7 @@ class CountPass(TorchDispatchMode):
 
     def _record_hidden(self, frame: Frame | None, name: str, calls: int, inputs: list[torch.Tensor],
                        outputs: list[torch.Tensor], note: str) -> None:
-        """Adds work that modes do not see: uncounted, with the bytes of what goes in and comes out."""
+        """Adds work that dispatch modes do not see as an uncounted call, with the bytes of its inputs and outputs."""
         self.opaque.add(name)
         self._computed += 1
         cost = Cost(calls=calls, read_bytes=sum(map(size_bytes, inputs)), write_bytes=sum(map(size_bytes, outputs)),
@@ -245,7 +248,7 @@ class CountPass(TorchDispatchMode):
         return entry.path if entry is not None else self._outside
 
     def _static_path(self, site: Site | None) -> CallPath:
-        # a call made by backward has no callers; its parents in the model take their place
+        # a module called by backward has no calling module: use its parents in the model
         return self._outside if site is None else self._static_path(site.parent).child(site)
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
@@ -256,7 +259,7 @@ class CountPass(TorchDispatchMode):
         if self._retired or getattr(func, "namespace", None) == "prim":
             return func(*args, **kwargs)
         if types and any(is_traceable_wrapper_subclass_type(kind) for kind in types):
-            # a DTensor or the like unwraps itself; this mode gets its parts
+            # a subclass like DTensor unwraps itself; this mode then gets its parts
             return NotImplemented
         operator = self._known.operators.get(id(func)) or self._known.operator(func, kwargs)
         if operator.has_parts:
@@ -303,7 +306,7 @@ class CountPass(TorchDispatchMode):
         return running is not None and running.traced
 
     def _tally(self, call: KnownCall, frame: Frame | None) -> None:
-        """Adds a call to the step, under whose work it is; `frame` is the innermost module call that runs it."""
+        """Adds a call to the step, attributed to its module and phase; `frame` is the innermost running module call."""
         path, phase = self._owner_and_phase(frame)
         functions: tuple[str, ...] = ()
         kernel = ""
@@ -318,9 +321,9 @@ class CountPass(TorchDispatchMode):
         return entry.path if entry is not None else self._owner_and_phase(frame)[0]
 
     def _owner_and_phase(self, frame: Frame | None) -> tuple[CallPath, str]:
-        """Whose work this thread does now; `frame` is the innermost call that runs on it."""
+        """Returns the module and phase of this thread's current work; `frame` is its innermost running module call."""
         phase = self._phase()
-        if phase is not None:  # what runs inside of an optimizer has another phase
+        if phase is not None:  # work inside an optimizer has its own phase
             return self._path_of(frame) if frame is not None else self._outside, phase
         if frame is not None:
             return self._path_of(frame), frame.phase
@@ -328,7 +331,7 @@ class CountPass(TorchDispatchMode):
             path = owner_of_running_node()
             maker = self._left.maker_of_running_node() if path is None else None
             return path or (self._path_of(maker) if maker is not None else self._outside), "backward"
-        # a thread that TorchScript forked has the mode but no module call: use the last one of the home thread
+        # a thread forked by TorchScript has the mode but no module call: use the innermost one of the home thread
         caller = next(reversed(self._home), None) if threading.get_ident() != self._thread else None
         return (self._path_of(caller), caller.phase) if caller is not None else (self._outside, "forward")
 

@@ -14,12 +14,12 @@ from distprof.counting.torch_functions import FunctionCall
 
 
 class OpCount(NamedTuple):
-    """Calls of one operator by one module with equal shapes in one phase."""
+    """Calls of one operator in one module with the same shapes in one phase."""
 
     module_path: str | None
-    """Innermost module; None outside of all modules."""
+    """Innermost running module; None outside all modules."""
     within: frozenset[str]
-    """All modules that were running, the innermost included."""
+    """All running modules, including the innermost."""
     op: str
     phase: str
     """forward, backward or recompute."""
@@ -27,16 +27,16 @@ class OpCount(NamedTuple):
     """Shapes of the tensor inputs, as a JSON list."""
     dtype: str | None
     functions: tuple[str, ...]
-    """The torch functions that were running, outermost first, like torch.nn.functional.linear; none in backward."""
+    """The running torch functions, outermost first, like torch.nn.functional.linear; empty in backward."""
     calls: int
     macs: int
     flops: int
     causal_macs: int
-    """`macs` without what a causal attention mask hides."""
+    """`macs` excluding what a causal attention mask hides."""
     recompute_macs: int
     """Part of `macs`: scores that a fused attention backward recomputes."""
     elements: int
-    """Elements that an operator other than a contraction processes."""
+    """Elements processed by operators other than contractions."""
     estimate_flops: int
     """Rough FLOPs of FFTs, factorisations and distances; never part of `flops`."""
     read_bytes: int
@@ -47,11 +47,11 @@ class OpCount(NamedTuple):
     """False if the operator has neither formula nor kind."""
     note: str
     kernel: str = ""
-    """The operator whose kernel called this one, which no other counter sees: aten::_trilinear."""
+    """The operator whose kernel called this one, like aten::_trilinear; other counters do not see such calls."""
 
     @property
     def function(self) -> str | None:
-        """The innermost of `functions`."""
+        """The innermost of `functions`; None if there is none."""
         return self.functions[-1] if self.functions else None
 
     @property
@@ -68,12 +68,12 @@ class ModuleCount:
     class_name: str
     depth: int
     calls: int
-    """Forward calls, recomputation apart."""
+    """Number of forward calls, excluding recomputation."""
     params: ParamCount
     own_params: int
-    """Parameters without those of submodules."""
+    """Number of parameters, excluding submodules."""
     input_shapes: Shapes
-    """Shapes of the tensors of the first call."""
+    """Shapes of the tensors passed to the first call."""
     output_shapes: Shapes
     macs: Mapping[str, int]
     """Multiply-accumulates by phase; FLOPs are twice that."""
@@ -81,12 +81,12 @@ class ModuleCount:
     elements: int
     io_bytes: int
     shared: bool = False
-    """True if the module has another path too."""
+    """True if the module also has another path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncounted:
-    """An operator that ran and has neither formula nor kind."""
+    """An operator that ran and has neither a formula nor a kind."""
 
     op: str
     calls: int
@@ -108,10 +108,10 @@ class CountedCall:
     """Calls of torch functions, from which `distprof.peers` computes the totals of other counters."""
     params: ParamCount
     unused: Mapping[FunctionCall, int] = field(default_factory=dict, repr=False)
-    """Calls among `functions` with unused results, if `count_with_unused` looked for them."""
+    """Calls among `functions` whose results were not used, if `count_with_unused` searched for them."""
 
     def total(self, quantity: str = "flops", phase: str | None = None) -> int:
-        """Sum of a quantity of `OpCount` over all operators, of one phase or all."""
+        """Returns the sum of a quantity of `OpCount` over all operators, of one phase or of all."""
         return sum(getattr(op, quantity) for op in self.ops if phase in (None, op.phase))
 
     @property
@@ -146,12 +146,12 @@ class CountedCall:
 
     @property
     def model_flops(self) -> int:
-        """FLOPs without recomputation, by activation checkpointing or by a fused attention backward."""
+        """FLOPs excluding recomputation by activation checkpointing or by a fused attention backward."""
         return self.flops - self.recompute_flops - 2 * sum(
             op.recompute_macs for op in self.ops if op.phase != "recompute")
 
     def by_module(self, quantity: str = "flops") -> dict[str, int]:
-        """Module path -> sum over its operators, including submodules; 0 for modules that did nothing."""
+        """Returns module path -> sum over its operators, including submodules; 0 for modules that did nothing."""
         sums = dict.fromkeys((module.path for module in self.modules), 0)
         for op in self.ops:
             for path in op.within:
@@ -159,15 +159,15 @@ class CountedCall:
         return sums
 
     def by_op(self, quantity: str = "flops") -> dict[str, int]:
-        """Operator, like aten::mm -> sum, largest first, without zeros."""
+        """Returns operator, like aten::mm -> sum, largest first, without zeros."""
         return _sums(self.ops, lambda op: op.op, quantity)
 
     def by_kind(self, quantity: str = "elements") -> dict[str, int]:
-        """Kind of operator, like norm or activation -> sum, largest first."""
+        """Returns kind of operator, like norm or activation -> sum, largest first, without zeros."""
         return _sums(self.ops, lambda op: op.kind, quantity)
 
     def by_module_and_op(self, quantity: str = "flops") -> dict[str, dict[str, int]]:
-        """Module path -> operator -> sum, including submodules."""
+        """Returns module path -> operator -> sum, including submodules."""
         inside: dict[str, list[OpCount]] = {module.path: [] for module in self.modules}
         for op in self.ops:
             for path in op.within:
@@ -192,11 +192,11 @@ class CountedCall:
         return 1 - unknown / moved if moved else float(not self.uncounted)
 
     def measured(self, path: str) -> Mapping[str, Any]:
-        """Measured columns of a module by key; empty for a count."""
+        """Returns the measured columns of a module by key; empty for a count."""
         return {}
 
     def measured_lines(self) -> tuple[tuple[str, str], ...]:
-        """Label and text of measurements of the whole call; empty for a count."""
+        """Returns label and text of measurements of the whole call; empty for a count."""
         return ()
 
     def __repr__(self) -> str:

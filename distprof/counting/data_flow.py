@@ -1,11 +1,12 @@
-"""Which calls of a model have results that nothing uses: a trace of the model would drop them.
+"""Finds calls of a model whose results nothing uses (a trace of the model would drop them), and calls of tracers.
 
-Every operator is a node that needs the last writers of the memory it reads. What the results of the model need is used,
-and so is what changes memory from outside of the call, like a buffer. In doubt a call counts as used.
+Every operator is a node that depends on the last writers of the memory that it reads. Nodes on which the results of the
+model depend are used, as are nodes that change memory from outside the call, like a buffer. In doubt, a call counts as
+used.
 
-Which operator calls compute nothing that the script uses: those of a trace that is made while a model runs. A trace
-runs on fake or meta tensors (torch.export, compilers, probes of shapes), or for its graph alone (make_fx,
-`torch.func.linearize`). Where the model itself is on such tensors its calls are what is to be counted.
+Operators that a tracer runs during a call of the model are not work of the model. A tracer runs on fake or meta tensors
+(torch.export, compilers, shape probes), or only for the graph (make_fx, `torch.func.linearize`). If the model itself is
+on such tensors, its calls are counted.
 """
 
 from __future__ import annotations
@@ -26,36 +27,36 @@ from distprof.model.tensors import has_data, tensors
 
 
 class Span(NamedTuple):
-    """A torch function and what it did."""
+    """A call of a torch function, and the operators that it ran."""
 
     call: FunctionCall
     nodes: Collection[int]
-    """The operators that ran; of one that only returned a view, those that wrote what is viewed."""
+    """Operators that ran in it; if it only returned a view, the operators that wrote the viewed memory."""
 
 
 class DataFlow:
-    """What each operator of a call needs, in the order in which they run."""
+    """The dependencies of each operator of a call, in the order in which they run."""
 
     def __init__(self) -> None:
         self._needs: list[set[int]] = []
-        """Node -> nodes whose results it reads."""
+        """For each node, the nodes whose results it reads."""
         self._writer: dict[int, int] = {}
-        """Memory -> the last node that wrote to it."""
+        """Storage -> the last node that wrote to it."""
         self._outside: set[int | None] = set()
-        """Memory that was written to and that no node has allocated."""
+        """Storages that were written to but not allocated by a node."""
         self._kept: set[int] = set()
-        """Nodes that are used whatever becomes of their results."""
+        """Nodes that are used even if their results are not."""
         self._spans: list[Span] = []
         self.unused_calls: Counter[FunctionCall] = Counter()
-        """Calls of torch functions of which nothing was used; known at the end."""
+        """Calls of torch functions whose results were not used; filled by `end`."""
 
     @property
     def num_operators(self) -> int:
-        """So many operators ran until now."""
+        """Number of operators that have run so far."""
         return len(self._needs)
 
     def add_operator(self, func: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-        """Adds an operator that has run; views are none, they neither compute nor write."""
+        """Adds an operator that has run; views are ignored, as they neither compute nor write."""
         read, made = _memory(tensors((args, kwargs))), _memory(tensors(output))
         written = _memory(tensors(_written(func, args, kwargs)))
         if None in read or None in made:
@@ -63,7 +64,7 @@ class DataFlow:
         elif made and made <= read and not written:
             return
         self._outside |= {place for place in written if place not in self._writer}
-        self._outside -= made - read  # a new tensor may lie where an old one was
+        self._outside -= made - read  # a new tensor may reuse the memory of an old one
         if not self._outside.isdisjoint(written):
             self._kept.add(len(self._needs))
         node = len(self._needs)
@@ -77,7 +78,7 @@ class DataFlow:
     def end(self, result: object) -> None:
         """Finds the unused calls of a model that has returned `result`."""
         ends = _memory(_all_tensors(result, set()))
-        if ends:  # a call without results is made for what it changes
+        if ends:  # a call without results is made for its side effects
             used = self._used({self._writer[place] for place in ends if place in self._writer})
             self.unused_calls = Counter(span.call for span in self._spans
                                         if span.nodes and used.isdisjoint(span.nodes))
@@ -96,7 +97,7 @@ class DataFlow:
 
 
 def _memory(found: list[torch.Tensor]) -> set[Any]:
-    """The storages of tensors, None for a tensor without one of its own (sparse, nested); views share theirs."""
+    """Returns the storages of tensors, which views share; None for a tensor without its own (sparse, nested)."""
     return {_storage(tensor) for tensor in found}
 
 
@@ -108,7 +109,7 @@ def _storage(tensor: torch.Tensor) -> int | None:
 
 
 def _written(func: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The arguments that an operator changes."""
+    """Returns the arguments that an operator changes."""
     places, names = _write_access(func)
     return [args[place] for place in places if place < len(args)] + [kwargs[name] for name in names if name in kwargs]
 
@@ -123,7 +124,7 @@ def _write_access(func: object) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def _all_tensors(result: object, opened: set[int]) -> list[torch.Tensor]:
-    """Tensors in a result, in attributes of objects as well: a cache of keys and values."""
+    """Returns the tensors in a result, including attributes of objects, like a key-value cache."""
     found = tensors(result)
     for leaf in tree_leaves(result):
         if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and id(leaf) not in opened:
@@ -137,14 +138,14 @@ tracing_state = torch._C._get_tracing_state
 
 
 def are_real(tensors: Iterable[torch.Tensor]) -> bool | None:
-    """Whether all tensors have data; None without tensors."""
+    """Returns whether all tensors have data; None without tensors."""
     found = list(tensors)
     return has_data(*found) if found else None
 
 
 def is_traced(args: tuple[Any, ...], output: object) -> bool:
-    """Whether a call is part of a trace in the middle of a model with data."""
-    # every operator call comes here, and nearly all of them end at the first tensor
+    """Returns whether an operator call belongs to a tracer, if the model itself has data."""
+    # called for every operator; nearly always the first tensor decides
     first = output if isinstance(output, torch.Tensor) else _first((output, args))
     if first is not None and (isinstance(first, OF_TRACES) or first.is_meta):
         return True
@@ -152,7 +153,7 @@ def is_traced(args: tuple[Any, ...], output: object) -> bool:
 
 
 def is_torchscript_tracing() -> bool:
-    """Whether `torch.jit.trace` runs; inside of an operator it does not say so."""
+    """Returns whether `torch.jit.trace` runs; inside an operator, torch does not report that."""
     return tracing_state() is not None
 
 

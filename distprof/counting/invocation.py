@@ -1,4 +1,4 @@
-"""One call of a model made by distprof itself, forward and optionally backward, on the meta device too."""
+"""One call of a model by distprof itself, forward and optionally backward, also on the meta device."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from distprof.model.tensors import map_tensors, tensors
 
 READS_VALUES = "the model reads tensor values, which do not exist on the meta device"
 GROUPED = "torch's grouped matrix product does not support float32 on the meta device"
-"""Of experts: `torch._grouped_mm` runs in any precision on the CPU, where torch has a kernel for it."""
+"""The cause for models with experts. On the CPU, `torch._grouped_mm` supports any precision, if torch has a kernel."""
 
 NO_FLOAT32 = ("Expected inputs of BF16 type", "Expected mat_a to be BFloat16")
-"""What it says on the meta device, before torch 2.14 and in it."""
+"""Parts of torch's error messages in that case: before torch 2.14, and since."""
 
 
 class NotOnMeta(NamedTuple):
-    """The cause of an error that a model on meta raised."""
+    """Why a model failed on the meta device."""
 
     cause: str
     cpu_can: bool
@@ -35,7 +35,7 @@ class NotOnMeta(NamedTuple):
 
 
 def why_not_on_meta(error: BaseException) -> NotOnMeta | None:
-    """The cause of an error that a model on meta raised; None if it has another one."""
+    """Returns whether and why a model failed because of the meta device; None for other errors."""
     message = str(error)
     if any(words in message for words in NO_FLOAT32):
         return NotOnMeta(GROUPED, has_grouped_product_on_cpu())
@@ -43,7 +43,7 @@ def why_not_on_meta(error: BaseException) -> NotOnMeta | None:
 
 
 def has_grouped_product_on_cpu() -> bool:
-    """False for a torch, such as 2.8, that multiplies in groups on GPUs only."""
+    """Returns whether torch has a CPU kernel for grouped matrix products; torch 2.8, for example, has none."""
     return torch._C._dispatch_has_computed_kernel_for_dispatch_key("aten::_grouped_mm", "CPU")
 
 
@@ -51,7 +51,7 @@ def has_grouped_product_on_cpu() -> bool:
 class Invocation:
     """A model and the arguments of the call.
 
-    For a model on the meta device the arguments are moved there. A model with lazy parameters is copied, because its
+    The arguments of a model on the meta device are moved there. A model with lazy parameters is copied, because its
     first call changes its modules.
     """
 
@@ -80,15 +80,15 @@ class Invocation:
 
     @property
     def model(self) -> nn.Module | None:
-        """The module that is called; None for a plain function."""
+        """The called module; None for a plain function."""
         return _owner(self.function)
 
     def run(self, scopes: ModuleScopes | None = None) -> Any:
         """Runs the call once.
 
         Raises:
-            UsageError: Backward is wanted and no output has a gradient.
-            Exception: What the model raises, with a note that names the module.
+            UsageError: Backward is requested, but no output has a gradient.
+            Exception: Whatever the model raises, with a note that names the module.
         """
         try:
             result = self.function(*self.args, **self.kwargs)
@@ -109,7 +109,7 @@ class Invocation:
 
     @property
     def is_real(self) -> bool | None:
-        """Whether all tensors of the model and the call have data; None where no tensor is known."""
+        """Whether all tensors of the model and the call have data; None if no tensors are known."""
         parameters = self.model.parameters() if self.model is not None else ()
         return are_real((*parameters, *tensors((self.args, dict(self.kwargs)))))
 
@@ -124,7 +124,7 @@ def _owner(function: object) -> nn.Module | None:
 
 
 def _not_lazy(function: Any) -> Any:
-    """The function, or for a model with lazy parameters that of a copy."""
+    """Returns the function, or the same function of a copy if the model has lazy parameters."""
     owner = _owner(function)
     if owner is None or not any(map(is_lazy, chain(owner.parameters(), owner.buffers()))):
         return function

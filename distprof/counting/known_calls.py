@@ -1,4 +1,4 @@
-"""What is kept of operators and of their calls: layers repeat the same ones, and to look at one again takes time."""
+"""Caches of operators and of the costs of their calls: layers repeat the same calls, and analysing them is slow."""
 
 from __future__ import annotations
 
@@ -19,61 +19,63 @@ from distprof.model.tensors import dtype_name, tensors
 from distprof.shape_formulas.operator_call import Cost
 
 MOST_CALLS = 1 << 14
-"""Calls that are kept; then all are forgotten. Shapes that differ from step to step would fill the memory."""
+"""Maximum number of cached calls, after which all are dropped: shapes that change from step to step would fill the
+memory."""
 NOT_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::")
-"""Queries about tensors, labels, and communication, which has its own table."""
+"""Prefixes of operators that are not counted: queries about tensors, labels, and communication, which has its own
+table."""
 Shapes = tuple[tuple[int, ...], ...]
 _numbers = attrgetter(*(field.name for field in fields(Cost)))
 
 
 class Operator(NamedTuple):
-    """What is the same for all calls of an operator."""
+    """Properties that all calls of an operator share."""
 
     func: Any
     name: str
     is_work: bool
     has_parts: bool
-    """True where the calls of other operators inside it may have to be counted in its place."""
+    """True if calls of other operators inside it may have to be counted instead of it."""
     follows_from_shapes: bool
-    """True where equal calls have equal costs."""
+    """True if calls with equal `call_key` have equal costs."""
     computes: bool = True
-    """False where it only makes a view, or memory that nothing is in."""
+    """False if it only creates a view or uninitialised memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownCall:
-    """What is counted of a call; one object for all calls of which the same is counted."""
+    """What is counted for a call; one object for all calls with the same counts."""
 
     op: str
     shapes: str
-    """Of the input tensors, as JSON."""
+    """Shapes of the input tensors, as a JSON list."""
     dtype: str | None
     """Element type of the first tensor input, or of the output if there is none."""
     cost: Cost
-    """It must not be changed."""
+    """Shared: must not be changed."""
 
 
 class KnownCalls:
-    """Operators and calls since it was made; formulas that are registered later are not used."""
+    """Caches operators and calls; formulas registered after its creation are not used."""
 
     def __init__(self) -> None:
         self.operators: dict[int, Operator] = {}
-        """By id, those that were asked for."""
+        """id of an operator -> its properties."""
         self._calls: dict[Hashable, KnownCall] = {}
 
     def operator(self, func: object, kwargs: dict[str, Any]) -> Operator:
-        """An operator; a Triton kernel is found by the `kwargs` of its launch."""
+        """Returns the properties of an operator; a Triton kernel is identified by the `kwargs` of its launch."""
         known = self.operators.get(id(func))
         if known is None:
             name = formulas.name_of(func)
             known = Operator(func, name, not name.startswith(NOT_WORK), _has_parts(func, kwargs),
                              formulas.follows_from_shapes(func), not _is_view(func))
             if isinstance(func, torch._ops.OpOverload):
-                self.operators[id(func)] = known  # which keeps it alive, so that its id stays its own
+                self.operators[id(func)] = known  # keeps it alive, so that its id stays valid
         return known
 
     def call(self, operator: Operator, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> KnownCall:
-        """A call that has returned.
+        """Returns the counts of a call that has returned.
 
         Raises:
             FormulaError: A formula of a user raised or did not return an int >= 0.
@@ -81,7 +83,7 @@ class KnownCalls:
         key = call_key(operator.func, args, kwargs, output) if operator.follows_from_shapes else None
         try:
             known = self._calls.get(key) if key is not None else None
-        except TypeError:  # a size is not known yet
+        except TypeError:  # a size is still unknown
             key = known = None
         if known is None:
             inputs = tensors((args, kwargs))
@@ -94,7 +96,7 @@ class KnownCalls:
         return known
 
     def of(self, op: str, shapes: str, dtype: str | None, cost: Cost) -> KnownCall:
-        """What is counted of a call, given as the fields of it."""
+        """Returns the object for these counts."""
         key = op, shapes, dtype, _numbers(cost)
         found = self._calls.get(key)
         if found is None:
@@ -117,12 +119,12 @@ def _has_parts(func: object, kwargs: dict[str, Any]) -> bool:
 
 
 def shapes_text(inputs: Iterable[torch.Tensor]) -> str:
-    """Shapes as JSON."""
+    """Returns the shapes of tensors as a JSON list."""
     return _as_json(tuple(map(_shape, inputs)))
 
 
 def shapes_of(tree: object) -> Shapes:
-    """Shapes of the tensors in nested containers."""
+    """Returns the shapes of the tensors in nested containers."""
     return tuple(_shape(tensor) for tensor in tensors(tree))
 
 

@@ -1,10 +1,10 @@
-"""Work that no dispatch mode sees: of compiled code, of kernels that Python launches itself, of other libraries.
+"""Work that no dispatch mode sees: compiled code, kernels launched from Python, and other libraries.
 
-Compiled code may refuse to run under a mode. What `torch.compile(...).aot_compile` made checks guards at each call, and
-raises where a mode is on that was not on when it was compiled. A package of AOTInductor calls its kernels by itself,
-and a CUDA graph launches those that it has.
+Compiled code may refuse to run under a mode. The result of `torch.compile(...).aot_compile` checks guards at each call,
+and raises if a mode is on that was off during compilation. An AOTInductor package calls its kernels directly, and a
+CUDA graph launches its own.
 
-A module with such work runs no operator that computes, and returns memory that it was not given.
+A module with such work runs no operator that computes, but returns memory that it did not get as an argument.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ OPAQUE = {
     ("torch._inductor.package.package", "AOTICompiledModel", "__call__"): "compiled::aot_inductor_package",
     ("torch.cuda.graphs", "CUDAGraph", "replay"): "cuda::graph_replay",
 }
-"""Module, class and method -> what a call of it is listed as."""
+"""Python module, class and method -> name under which its calls are listed."""
 Report = Callable[[str, Any, Any, Any], None]
-"""Gets what a call is listed as, its arguments by position and by name, and its result."""
+"""Gets the name under which a call is listed, its positional and keyword arguments, and its result."""
 
 
 class OpaqueCalls:
-    """Runs such calls as if nothing were on, between `start` and `stop`, and reports them."""
+    """Between `start` and `stop`, runs such calls with the mode off, and reports them."""
 
     def __init__(self, plainly: Callable[[], AbstractContextManager[None]],
                  report: Report = lambda *_: None) -> None:
-        """Prepares.
+        """Wraps nothing yet.
 
         Args:
             plainly: A context in which the mode is off.
-            report: Called behind each outermost call; must not raise.
+            report: Called after each outermost call; must not raise.
         """
         self._plainly = plainly
         self._report = report
@@ -52,7 +52,7 @@ class OpaqueCalls:
         self._running = threading.local()
 
     def start(self) -> None:
-        """Puts a function in front of the methods of each class that is loaded."""
+        """Wraps the methods of the classes that are loaded."""
         for (module, name, method), label in OPAQUE.items():
             kind = getattr(sys.modules.get(module), name, None)
             if isinstance(kind, type) and method in vars(kind) and kind not in [known for known, *_ in self._wrapped]:
@@ -62,7 +62,7 @@ class OpaqueCalls:
                 self._wrapped.append((kind, method, own, ours))
 
     def stop(self) -> None:
-        """Puts back what was there, unless somebody put something in front of ours."""
+        """Restores the methods, unless someone has wrapped our wrapper."""
         for kind, method, own, ours in self._wrapped:
             if vars(kind).get(method) is ours:
                 setattr(kind, method, own)
@@ -86,13 +86,13 @@ class OpaqueCalls:
 
 
 def is_on(mode: TorchDispatchMode) -> bool:
-    """True where a mode is on the stack of this thread."""
+    """Returns whether a mode is on this thread's stack."""
     return any(torch._C._get_dispatch_stack_at(index) is mode for index in range(torch._C._len_torch_dispatch_stack()))
 
 
 @contextmanager
 def without(mode: TorchDispatchMode) -> Iterator[None]:
-    """Takes a mode off this thread, if it is on; modes that the script entered since then stay on."""
+    """Takes a mode off this thread, if it is on; modes that the script entered later stay on."""
     if not is_on(mode):
         yield
         return
@@ -111,15 +111,15 @@ def without(mode: TorchDispatchMode) -> Iterator[None]:
 
 
 HOLDERS = (dict, list, set)
-"""What keeps a tensor for later: attributes, caches."""
+"""Objects that keep a tensor for later, like attributes and caches."""
 
 
 def hidden_results(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
                    result: object) -> list[torch.Tensor]:
-    """The results of a module call that ran no operator which computes, without those that were there before it."""
+    """Returns those results of a module call without computing operators that did not exist before the call."""
     known = {_memory(tensor) for tensor in tensors((args, kwargs))}
     found = [tensor for tensor in tensors(result) if type(tensor) in (torch.Tensor, nn.Parameter)
-             and tensor.numel() and tensor.dim() > 1]  # scalars and lists are mostly constants that stand in the script
+             and tensor.numel() and tensor.dim() > 1]  # scalars and vectors are mostly constants in the script
     found = [tensor for tensor in found if _memory(tensor) not in known | {None}]
     if not found:
         return []
@@ -130,7 +130,7 @@ def hidden_results(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _memory(tensor: torch.Tensor | None) -> int | None:
-    """The storage of a tensor, which views share; None without one of its own (sparse, nested)."""
+    """Returns the storage of a tensor, which views share; None without its own (sparse, nested)."""
     try:
         return None if tensor is None else int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):
@@ -138,9 +138,9 @@ def _memory(tensor: torch.Tensor | None) -> int | None:
 
 
 def _is_kept(tensor: torch.Tensor, *ours: Any) -> bool:
-    """True where something else holds the tensor, or the one that it is a view of: a table in a cache.
+    """Returns whether something else holds the tensor or the base of the view: a cached table.
 
-    So it is in doubt: what a program has frozen for its garbage collector is not found.
+    Also returns True if the program has frozen objects (`gc.freeze`), because their references cannot be found.
     """
     if gc.get_freeze_count():
         return True

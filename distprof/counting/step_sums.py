@@ -1,4 +1,4 @@
-"""Calls of operators, added up step by step, by module, operator, shapes and phase."""
+"""Sums of operator calls, added step by step, by module, operator, shapes and phase."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from distprof.shape_formulas.operator_call import Cost
 
 NO_CALLS = partial(Cost, calls=0)
 CallOfStep = tuple[CallPath, KnownCall, str, tuple[str, ...], str]
-"""Path, call, phase, torch functions and kernel, as `OpKey` has them."""
+"""Path, call, phase, torch functions and kernel, as in `OpKey`."""
 Tally = dict[CallOfStep, list[int]]
-"""How often each was made, in a list, to look it up once."""
+"""Call -> how often it was made, in a list of one element, which saves a second lookup."""
 
 
 class OpKey(NamedTuple):
-    """Calls with an equal key are summed."""
+    """Calls with the same key are summed."""
 
     path: CallPath
     op: str
@@ -33,28 +33,28 @@ class OpKey(NamedTuple):
     dtype: str | None = None
     """Element type of the first tensor input, or of the output if there is none."""
     functions: tuple[str, ...] = ()
-    """The torch functions that were running, outermost first, if those are recorded."""
+    """The running torch functions, outermost first, if they are recorded."""
     kernel: str = ""
-    """The operator whose kernel called this one, which no other counter sees; recorded with `functions`."""
+    """The operator whose kernel called this one; other counters do not see such calls. Recorded with `functions`."""
 
 
 Sums = dict[OpKey, Cost]
 
 
 class StepSums:
-    """Sums over all steps that ended; a step that did not end is in none."""
+    """Sums over all steps that ended, excluding an unfinished step."""
 
     def __init__(self, are_work: Callable[[Site], bool]) -> None:
-        """Begins empty; `are_work` tells whether calls of a root without gradient are part of every step."""
+        """Begins empty; `are_work` returns whether calls of a root without gradient are part of every step."""
         self._are_work = are_work
         self._lock = lock()
         self._tally: Tally = {}
-        """Of the running step."""
+        """Calls of the running step."""
         self._tallies_apart: dict[tuple[Site, GradientWatch | None], Tally] = {}
-        """The same of calls without gradient, or of which none may come, by their root and what watches for it."""
+        """Calls of the running step that got no gradient, or may get none, by root and observer of the gradient."""
         self._sums: Sums = defaultdict(NO_CALLS)
         self._sums_apart: dict[Site, Sums] = defaultdict(lambda: defaultdict(NO_CALLS))
-        """Of roots that are called without gradient: whether that is evaluation is asked when sums are."""
+        """Sums for roots called without gradient; whether that was evaluation is decided when sums are read."""
 
     def restart_step(self) -> None:
         """Drops what was counted in the running step."""
@@ -74,7 +74,7 @@ class StepSums:
                 times[0] += 1
 
     def next_step(self) -> None:
-        """Adds the step that ended."""
+        """Adds the step that has ended to the sums."""
         _add(self._tally, self._sums)
         for (site, watch), tally in self._tallies_apart.items():
             seen = watch is not None and watch.seen
@@ -82,7 +82,7 @@ class StepSums:
         self.restart_step()
 
     def by_key(self) -> Sums:
-        """All sums."""
+        """Returns all sums."""
         if not self._sums_apart:
             return self._sums
         found: Sums = defaultdict(NO_CALLS, {key: copy(cost) for key, cost in self._sums.items()})

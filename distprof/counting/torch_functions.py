@@ -1,7 +1,7 @@
 """Records the calls of torch's Python functions (F.linear, torch.matmul) with their shapes.
 
-distprof counts dispatcher operators, other counters count these functions. With both recorded, `distprof.peers` can
-compute what another counter would report.
+distprof counts dispatcher operators; other counters count these functions. From both, `distprof.peers` computes what
+other counters would report.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from distprof.model.tensors import dtype_name
 from distprof.own import lock
 
 OPENED = ("torch.nn.functional", "torch.functional")
-"""Modules of Python functions; the torch functions that these call are recorded too."""
+"""Modules of Python functions inside which torch functions are recorded too."""
 OPERATOR = "operator"
 OPERATORS = frozenset({"torch.Tensor.add", "torch.Tensor.mul"})
-"""Methods that torch also reports for the operators + and *."""
+"""Methods that torch reports for the operators + and * as well."""
 WRAPPERS = {
     "torch.nn.functional.interpolate": ("torch.nn.functional", "upsample"),
     "torch.functional.einsum": ("einops.einops", "einsum"),
 }
-"""Function -> a caller of it that torch does not report."""
+"""Function -> its caller that torch does not report."""
 BETWEEN = ("torch.overrides", "torch.functional", "torch.nn.functional", "einops._backends",
            "distprof.counting.torch_functions", "contextlib")
 PLAIN = frozenset({type(None), bool, int, float, str})
@@ -41,10 +41,10 @@ GUARDS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_
 
 
 class KnownFunction(NamedTuple):
-    """What is the same for all calls of a function."""
+    """Properties that all calls of a function share."""
 
     name: str | None
-    """None for what is not recorded."""
+    """None if the function is not recorded."""
     is_opened: bool
     has_spellings: bool
 
@@ -60,7 +60,7 @@ class TensorSpec(NamedTuple):
 
 
 class FunctionCall(NamedTuple):
-    """Calls with equal arguments, tensor values apart."""
+    """Calls with equal arguments, apart from tensor values."""
 
     path: CallPath
     name: str
@@ -69,23 +69,22 @@ class FunctionCall(NamedTuple):
     kwargs: tuple[tuple[str, Any], ...]
     output: Any
     outer: str | None
-    """The recorded function that called this one."""
+    """The recorded function that called this one; None if there is none."""
     has_gradient: bool = True
-    """False where no gradient flows through it, under torch.no_grad() or as all parameters are frozen: torch may use
-    other kernels then.
-    """
+    """False if no gradient flows through it, because of torch.no_grad() or frozen parameters: torch may then use other
+    kernels."""
     spelling: str = ""
-    """Spelling in the source if the name hides it: `operator` for a + b, torch.nn.functional.upsample."""
+    """Spelling in the source if `name` does not show it: `operator` for a + b, torch.nn.functional.upsample."""
 
     def argument(self, position: int, name: str, default: object = None) -> Any:
-        """An argument, passed by position or by name."""
+        """Returns an argument that was passed by position or by name."""
         if position < len(self.args):
             return self.args[position]
         return dict(self.kwargs).get(name, default)
 
 
 class Flow(Protocol):
-    """What wants to know which operators ran inside a call."""
+    """An observer that relates function calls to the operators that ran inside them."""
 
     @property
     def num_operators(self) -> int: ...
@@ -99,19 +98,20 @@ class _Names(threading.local):
 
 
 class FunctionPass(TorchFunctionMode):
-    """Counts calls by kind while it is on.
+    """Counts equal calls while it is on.
 
     Args:
         path: Returns the call path of the running module.
         names: Functions to record, besides the Python functions that may call them; None: all.
-        flow: Gets every call with the number of operators that had run before it.
+        flow: Gets every recorded call with the number of operators that had run before it.
     """
 
     def __init__(self, path: Callable[[], CallPath], names: Container[str] | None = None,
                  flow: Flow | None = None) -> None:
         super().__init__()
         self._counted: dict[tuple[Any, ...], list[int]] = {}
-        """Fields of `FunctionCall` -> how often, in a list: to look one up takes time, as arguments are compared."""
+        """Fields of `FunctionCall` -> number of calls, in a list of one element: a lookup is slow, as it compares
+        arguments."""
         self._known: dict[Any, KnownFunction] = {}
         self._running_here = _Names()
         self._lock = lock()
@@ -125,12 +125,12 @@ class FunctionPass(TorchFunctionMode):
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Switches it off; modes that the program switched on since then stay on."""
+        """Switches it off; modes that the program switched on later stay on."""
         for mode in reversed(self._pop()):
             _push_mode(mode)
 
     def _pop(self) -> list[Any]:
-        """Takes the mode off the stack; gives those that were above it, the top first."""
+        """Takes the mode and those above it off the stack; returns the latter, top first."""
         above: list[Any] = []
         while torch._C._len_torch_function_stack() and (top := _pop_mode()) is not self:
             above.append(top)
@@ -138,7 +138,7 @@ class FunctionPass(TorchFunctionMode):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A context in which it is off on this thread, and modes of the program are on as before."""
+        """A context in which it is off on this thread, while modes of the program stay on."""
         stack = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
         if not any(mode is self for mode in stack):
             yield
@@ -156,7 +156,7 @@ class FunctionPass(TorchFunctionMode):
 
     @property
     def calls(self) -> dict[FunctionCall, int]:
-        """How often each call was made."""
+        """Call -> how often it was made."""
         return {FunctionCall(*call): times for call, (times,) in self._counted.items()}
 
     def forget(self) -> None:
@@ -165,7 +165,7 @@ class FunctionPass(TorchFunctionMode):
 
     @property
     def stack(self) -> list[str]:
-        """Functions that are running on this thread, outermost first."""
+        """Recorded functions running on this thread, outermost first."""
         return self._running_here.names
 
     def __torch_function__(self, func: Any, _types: Sequence[type], args: tuple[Any, ...] = (),
@@ -225,7 +225,7 @@ def _is_opened(func: object) -> bool:
 
 
 def _unguarded(func: types.FunctionType) -> types.FunctionType:
-    """The same function without its check for a mode, which would call the mode again without end."""
+    """Returns a copy of a function without its check for modes, which would call this mode in an endless recursion."""
     scope = func.__globals__ | dict.fromkeys(GUARDS, lambda *_: False)
     twin = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     twin.__kwdefaults__ = func.__kwdefaults__
@@ -234,7 +234,7 @@ def _unguarded(func: types.FunctionType) -> types.FunctionType:
 
 @cache
 def function_name(func: object) -> str | None:
-    """Qualified name of a torch function; None for queries about a tensor, like its shape."""
+    """Returns the qualified name of a torch function; None for queries about a tensor, like its shape."""
     simple = getattr(func, "__name__", None)
     if simple is None or simple in ("__get__", "__set__", "__delete__", "size", "dim", "stride", "is_floating_point"):
         return None
@@ -244,8 +244,8 @@ def function_name(func: object) -> str | None:
 
 
 def _all_specs(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments as hashable values; tensors become their specs."""
-    # in one function for most: each call of a torch function comes here twice
+    """Returns arguments as hashable values; tensors become their specs."""
+    # most cases in one function: it is called twice per call of a torch function
     found: list[Any] = []
     for value in values:
         if type(value) in PLAIN:
@@ -274,7 +274,7 @@ def _tensor_spec(shape: torch.Size | None, dtype: torch.dtype) -> TensorSpec:
 
 
 def _spelling(name: str, frame: types.FrameType | None) -> str:
-    """How the source at `frame` spells a call where the function's name hides it; '' if the name is exact.
+    """Returns the spelling of a call in the source at `frame` if the function's name does not show it; '' if it does.
 
     Other counters treat `a + b` and `a.add(b)` differently; torch reports both as `torch.Tensor.add`.
     """
@@ -287,7 +287,7 @@ def _spelling(name: str, frame: types.FrameType | None) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_operator(method: str, code: types.CodeType, at: int) -> bool:
-    # sum() and the like use the operator from C; only code that calls the method contains its name
+    # functions like sum() use the operator from C; only code that calls the method contains its name
     return method not in code.co_names or opname[code.co_code[at]].startswith(("BINARY_", "INPLACE_"))
 
 

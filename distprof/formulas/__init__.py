@@ -1,7 +1,7 @@
-"""FLOP formulas: what one call of an operator costs.
+"""FLOP formulas: the cost of one call of an operator.
 
 `MACS` maps each operator to a small function of shapes that returns the multiply-accumulates (MACs) of a contraction:
-matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs, one of complex numbers eight; adding a
+matrix product, convolution, attention or recurrent layer. A MAC is two FLOPs, or eight for complex numbers; adding a
 bias is not counted. All other operators have a kind and an element count (`dispatched_call.py`) or an estimate
 (`estimates.py`), which are never part of the FLOPs.
 """
@@ -25,12 +25,12 @@ from distprof.shape_formulas.operator_call import Cost, Macs, OperatorKind, real
 __all__ = ["MACS", "Cost", "cost", "follows_from_shapes", "has_formula", "name_of"]
 
 def has_formula(func: object, kwargs: dict[str, Any] | None = None) -> bool:
-    """True if the operator has a formula; a Triton kernel is found by the `kwargs` of its launch."""
+    """Returns whether an operator has a formula; a Triton kernel is identified by the `kwargs` of its launch."""
     return registered(func, kwargs or {}) is not None or name_of(func) in MACS or _torch_formula(func) is not None
 
 
 def cost(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> Cost:
-    """Cost of one call.
+    """Returns the cost of one call.
 
     Args:
         func: The operator overload, like `torch.ops.aten.mm.default`, or a higher-order operator.
@@ -62,7 +62,8 @@ def cost(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: obje
 
 
 def follows_from_shapes(func: object) -> bool:
-    """True where equal `call_key` means equal cost: no formula looks at values, and none is a user's."""
+    """Returns whether calls with equal `call_key` have equal costs: no formula depends on values or comes from a
+    user."""
     name = name_of(func)
     if any_registered() or name in LOOK_AT_VALUES or not isinstance(func, torch._ops.OpOverload):
         return False
@@ -70,7 +71,7 @@ def follows_from_shapes(func: object) -> bool:
 
 
 def _contraction(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> tuple[Macs, int] | None:
-    """MACs, and 1 for an odd FLOP; None without a formula."""
+    """Returns the MACs, and 1 if the number of FLOPs is odd; None without a formula."""
     own = registered(func, kwargs)
     if own is not None:
         number, remainder = divmod(registered_flops(*own, args, kwargs, output), 2)
@@ -80,7 +81,7 @@ def _contraction(func: object, args: Sequence[Any], kwargs: dict[str, Any], outp
         call = dispatched_call(func, args, kwargs, output)
         factor, why = real_share(name_of(func), call.arguments)
         macs = Macs.of(formula(call))
-        # a half of three real ones may be left over, which is an odd FLOP
+        # half a MAC may be left over, which is an odd FLOP
         return (macs, 0) if factor == 1 else (macs.times(factor, why), int(2 * macs.full * factor) % 2)
     of_torch = _torch_formula(func)
     if of_torch is None:
@@ -90,7 +91,8 @@ def _contraction(func: object, args: Sequence[Any], kwargs: dict[str, Any], outp
 
 
 def _torch_formula(func: object) -> Callable[..., Any] | None:
-    """The formula that a user registered with torch's own flop counter."""
+    """Returns the operator's formula in torch's own flop counter, where users may register formulas; None if there is
+    none."""
     if isinstance(func, torch._ops.OpOverload):
         formula: Callable[..., Any] | None = flop_registry.get(func.overloadpacket)
         return formula

@@ -1,10 +1,10 @@
-"""MACs of attention whose pairs depend on what tensors hold: packed sequences, and blocks of flex_attention.
+"""MACs of attention whose (query, key) pairs depend on tensor values: packed sequences and flex_attention's blocks.
 
-Sequences may differ in length: bounds and lengths are read from tensors.
+Packed sequences may differ in length: their bounds and lengths are read from tensors.
 
-Of flex_attention count the blocks that its block mask keeps, cut at the ends of the sequences. All positions
-of a kept block count, whatever its score function or mask does. Eager flex_attention (on the CPU, or not compiled)
-computes every block and masks afterwards; only the kept blocks count there too.
+For flex_attention, the blocks that its block mask keeps are counted, cut at the ends of the sequences. All positions of
+a kept block count, whatever its score function or mask does. Eager flex_attention (on the CPU, or not compiled)
+computes every block and masks afterwards, but only the kept blocks count there too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from distprof.shape_formulas.operator_call import MacsFormula, OperatorCall
 
 def packed_pairs(queries: str, keys: str, *, window: Callable[[OperatorCall], AttentionWindow],
                  longest: tuple[str, str], used: str) -> CountPairs:
-    """Several sequences in [position, head, width], if their bounds are given; else as `dense_pairs`.
+    """Returns a function that counts the pairs of packed sequences [position, head, width], or as `dense_pairs` without
+    bounds.
 
     Args:
         queries: Name of the argument with the bounds of the query sequences, [sequences + 1]; absent or None: a batch.
         keys: The same for keys.
-        window: Returns the keys that a query sees.
-        longest: Names of the arguments with the longest query and key sequence.
+        window: Returns which keys a query sees.
+        longest: Names of the arguments with the lengths of the longest query and key sequences.
         used: Name of the argument with the number of valid keys of each sequence in a key cache.
     """
     dense = dense_pairs(heads_first=False, window=window)
@@ -62,7 +63,7 @@ def packed_pairs(queries: str, keys: str, *, window: Callable[[OperatorCall], At
 
 
 def _at_most(call: OperatorCall, sequences: int, longest: tuple[str, str]) -> AttentionPairs:
-    """Upper bound without data (meta, fake): each sequence as long as the longest, and no longer than all."""
+    """Returns an upper bound for tensors without data (meta, fake): all sequences are as long as the longest."""
     query, key = call["query"], call["key"]
     rows, columns = (call.arguments.get(name) or BEYOND for name in longest)
     together = _rows(query) * _rows(key)
@@ -82,14 +83,15 @@ def _lengths(bounds: Any, tensor: torch.Tensor) -> list[int]:
 
 
 def varlen_window(call: OperatorCall) -> AttentionWindow:
-    """`is_causal` and window sizes of FlashAttention, with `window_size` as a pair."""
+    """Returns the window for FlashAttention's `is_causal` and a `window_size` given as a pair."""
     left, right = call.arguments.get("window_size") or (-1, -1)
     sizes = {"window_size_left": left, "window_size_right": right}
     return bottom_right_window(OperatorCall(call.arguments | sizes, None))
 
 
 def mask_type_window(call: OperatorCall) -> AttentionWindow:
-    """`custom_mask_type` 1 starts top left, 2 bottom right; a query sees `window_size` keys up to its own."""
+    """Returns the window for `custom_mask_type`: 1 is aligned top left, 2 bottom right; a query sees `window_size` keys
+    up to its own."""
     kind, window = call["custom_mask_type"], call.arguments.get("window_size") or 0
     if not kind:
         return AttentionWindow()
@@ -124,7 +126,7 @@ NO_DATA = "upper bound: the block mask is unknown without data"
 
 
 def block_mask_pairs(call: OperatorCall) -> AttentionPairs:
-    """(query, key) pairs in the blocks that the mask keeps."""
+    """Returns the number of (query, key) pairs in the blocks that the mask keeps."""
     query, key, mask = call["query"], call["key"], call["block_mask"]
     shape = tuple(map(int, (*query.shape[:-1], key.shape[-2])))
     everything = shape[0] * shape[1] * shape[2] * shape[3]
@@ -138,7 +140,8 @@ def block_mask_pairs(call: OperatorCall) -> AttentionPairs:
 
 
 def _pairs_in_blocks(counts: Any, indices: Any, shape: tuple[int, ...], block: tuple[int, int]) -> int:
-    """Pairs in the kept blocks: for each row of blocks, the first `counts` of its `indices` are blocks of keys."""
+    """Returns the number of pairs in kept blocks: in each row of blocks, the first `counts` of `indices` are key
+    blocks."""
     batch, heads, queries, keys = shape
     rows = _lengths_of_blocks(queries, block[0], counts.shape[-1], counts.device)
     listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]

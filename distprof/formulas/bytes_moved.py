@@ -1,7 +1,7 @@
 """Bytes that an operator call reads and writes if it moves every tensor once.
 
-Caches, recomputation inside a kernel and scratch memory are not included. A broadcast dimension (stride 0) is one
-element. Views move nothing. An operator in place reads what it writes, unless it only overwrites.
+Caches, recomputation inside a kernel and scratch memory are not included. A broadcast dimension (stride 0) counts as
+one element. Views move nothing. An in-place operator reads what it writes, unless it only overwrites.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ OVERWRITING = frozenset({
     "fill_", "zero_", "copy_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_",
     "log_normal_", "_foreach_copy_", "_foreach_zero_",
 })
-"""Operators in place that overwrite without reading."""
+"""In-place operators that overwrite without reading."""
 
 
 class BytesMoved(NamedTuple):
-    """Traffic of one call."""
+    """Bytes read and written by one call."""
 
     read: int
     write: int
 
 
 class _Access(NamedTuple):
-    """Argument names that an operator reads and writes."""
+    """Names of the arguments that an operator reads and writes."""
 
     read: tuple[str, ...]
     write: tuple[str, ...]
@@ -54,7 +54,7 @@ def _access(func: object) -> _Access | None:
 
 
 def bytes_moved(func: object, kind: OperatorKind, call: OperatorCall) -> BytesMoved:
-    """Bytes that one call reads and writes.
+    """Returns the bytes that one call reads and writes.
 
     Args:
         func: The operator.
@@ -81,7 +81,7 @@ def _by_schema(func: object, call: OperatorCall) -> BytesMoved:
 
 
 def _held(argument: object) -> list[torch.Tensor]:
-    # most arguments are a tensor or hold none, and this runs for each argument of each call
+    # runs for each argument of each call; most are a tensor or contain none
     if isinstance(argument, torch.Tensor):
         return [argument]
     return tensors(argument) if isinstance(argument, (list, tuple)) else []
@@ -92,7 +92,8 @@ def _size(involved: Iterable[torch.Tensor]) -> int:
 
 
 def size_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of memory behind a tensor: broadcast dimensions once, of a sparse one what is stored."""
+    """Returns the bytes of memory of a tensor: broadcast dimensions count once, and for a sparse tensor only what is
+    stored."""
     if tensor.layout is not torch.strided:
         return _size(parts_of(tensor) or ())
     if tensor.is_nested:
@@ -104,12 +105,13 @@ def size_bytes(tensor: torch.Tensor) -> int:
 
 
 def _others(call: OperatorCall, *names: str) -> int:
-    """Bytes of all arguments but these."""
+    """Returns the bytes of all tensor arguments except these."""
     return _size(tensors([value for name, value in call.arguments.items() if name not in names]))
 
 
 def _gathering(table: str) -> Callable[[OperatorCall], BytesMoved]:
-    """Reads as many elements of the table as the output has, and all other arguments."""
+    """Returns the formula for operators that read as many elements of a table as the output has, and all other
+    arguments."""
 
     def moved(call: OperatorCall) -> BytesMoved:
         out = _size(tensors(call.output))
@@ -119,7 +121,8 @@ def _gathering(table: str) -> Callable[[OperatorCall], BytesMoved]:
 
 
 def _scattering(*given: str) -> Callable[[OperatorCall], BytesMoved]:
-    """In place: writes as many elements as it gets, and reads them if it accumulates."""
+    """Returns the formula for in-place operators that write as many elements as they get, reading them first if they
+    accumulate."""
 
     def moved(call: OperatorCall) -> BytesMoved:
         source = next((call[name] for name in given if isinstance(call.arguments.get(name), torch.Tensor)), None)
@@ -132,14 +135,14 @@ def _scattering(*given: str) -> Callable[[OperatorCall], BytesMoved]:
 
 
 def _bag(call: OperatorCall) -> BytesMoved:
-    """Each index reads a row of the table."""
+    """Returns the bytes of an embedding bag: each index reads a row of the table."""
     weight = call["weight"]
     rows = int(call["indices"].numel()) * int(weight.shape[1]) * weight.element_size()
     return BytesMoved(rows + _others(call, "weight"), _size(tensors(call.output)))
 
 
 def _renorm(call: OperatorCall) -> BytesMoved:
-    """Indexed rows of the table are read, and at most as many are written."""
+    """Returns the bytes of `embedding_renorm_`: indexed rows of the table are read, and at most as many written."""
     table = call["self"]
     rows = min(int(call["indices"].numel()), int(table.shape[0])) * int(table.shape[1]) * table.element_size()
     return BytesMoved(rows + _size([call["indices"]]), rows)

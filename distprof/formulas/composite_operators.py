@@ -1,12 +1,13 @@
-"""Shows a dispatch mode the operators inside composite and higher-order ones.
+"""Makes operators inside composite and higher-order operators visible to a dispatch mode.
 
-Only in inference mode and under higher-order operators does a mode get einsum, matmul, conv2d and the like whole.
-cond, while_loop, scan, map, checkpoint and the like reach it as one call, which hides the functions that they run.
-Some kernels are written as calls of other operators, matrix products among them, which no mode sees by itself.
+A mode gets composite operators like einsum, matmul and conv2d whole only in inference mode and inside higher-order
+operators. Higher-order operators like cond, while_loop, scan, map and checkpoint reach it as one call, which hides the
+functions that they run.
+Some kernels call other operators, including matrix products, that no mode sees otherwise.
 
-Lets modes get higher-order operators where torch calls only modes that have a rule for the operator. Newer modes state
-that they take them all (`supports_higher_order_operators`). In a torch without that statement (2.8 is one) the call of
-an operator raises in the script, unless the operator knows a rule for this class of modes.
+Modes must also be admitted to higher-order operators. Newer versions of torch pass all of them to modes with
+`supports_higher_order_operators`. In older ones (like 2.8), the call raises in the script unless the operator has a
+rule for this class of modes.
 """
 
 from __future__ import annotations
@@ -27,26 +28,27 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 COMPOSITE_NESTED = torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor
 DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta", "mps": "MPS", "xpu": "XPU", "hpu": "HPU", "mtia": "MTIA"}
 EXPLICIT = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
-"""Keys of kernels that are made of other operators and have a derivative of their own."""
+"""Dispatch keys of kernels that consist of other operators but have their own derivative."""
 CALL_PRODUCTS = frozenset({
     "aten::_euclidean_dist", "aten::_trilinear", "aten::affine_grid_generator", "aten::linalg_matrix_exp",
     "aten::linalg_pinv", "torch_nn::_linear_cross_entropy_batch_chunked",
     "torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
 })
-"""Operators whose kernels call matrix products: of cdist, nn.Bilinear, F.affine_grid, F.linear_cross_entropy, ..."""
+"""Operators whose kernels call matrix products, used by cdist, nn.Bilinear, F.affine_grid, F.linear_cross_entropy,
+..."""
 
 
 def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator such that the mode sees its parts; the result is that of the operator.
+    """Runs an operator in a way that the mode sees its parts, with the same result.
 
     Args:
-        mode: The mode whose `__torch_dispatch__` got the call; torch has switched it off meanwhile.
+        mode: The mode whose `__torch_dispatch__` got the call; it is off during that.
         func: The operator.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
 
     Returns:
-        The result, or NotImplemented if the operator has a kernel on this device that calls no product: splitting it
+        The result, or NotImplemented if the operator has a kernel on this device without matrix products: splitting it
         would run other code than the job does.
     """
     if isinstance(func, torch._ops.HigherOrderOperator):
@@ -63,7 +65,7 @@ def run_parts(mode: TorchDispatchMode, func: Any, args: Sequence[Any], kwargs: d
 
 @cache
 def is_whole(func: object) -> bool:
-    """True for an operator that has no parts on any device."""
+    """Returns whether an operator has no parts on any device."""
     if not isinstance(func, torch._ops.OpOverload):
         return not isinstance(func, torch._ops.HigherOrderOperator)
     # fake tensors call prim:: operators for their device; the dispatcher does not have these
@@ -71,21 +73,22 @@ def is_whole(func: object) -> bool:
 
 
 def _key_of_parts(func: Callable[..., Any], found: list[torch.Tensor]) -> Any:
-    """Key of the kernel that calls the parts of an operator for these tensors; None where it is to be run whole."""
+    """Returns the dispatch key of the kernel that calls the parts of an operator for these tensors; None to run it
+    whole."""
     device = found[0].device.type if found else "cpu"
     nested = any(tensor.is_nested for tensor in found)
     if is_composite(func, device, nested=nested):
         return COMPOSITE_NESTED if nested and _has(func, COMPOSITE_NESTED.name) else COMPOSITE
     if name_of(func) not in CALL_PRODUCTS or nested:
         return None
-    # a kernel of a device reads data, which tensors without storage do not have
+    # kernels for a device read data, which tensors without storage do not have
     keys = (DEVICE_KEYS.get(device, ""), *EXPLICIT) if has_data(*found) else EXPLICIT
     return next((getattr(torch._C.DispatchKey, key) for key in keys if key and _has(func, key)), None)
 
 
 @cache
 def is_composite(func: Callable[..., Any], device: str, *, nested: bool = False) -> bool:
-    """True if the dispatcher would split the operator on a device; nested tensors have kernels of their own."""
+    """Returns whether the dispatcher would split an operator on a device; nested tensors have kernels of their own."""
     if not _has(func, COMPOSITE.name) or _has(func, "CompositeExplicitAutograd"):
         return False
     key = DEVICE_KEYS.get(device)
@@ -116,16 +119,16 @@ def _entered(mode: TorchDispatchMode, function: Any) -> Any:
 
 
 TAKE_ALL = hasattr(TorchDispatchMode, "supports_higher_order_operators")
-"""True where a mode gets every higher-order operator because it says so."""
+"""Whether this torch passes all higher-order operators to modes that support them."""
 
 _lock = lock()
 _modes: set[TorchDispatchMode] = set()
-"""The modes that are on."""
+"""Modes that are on."""
 _plain_init: Any = HigherOrderOperator.__init__
 
 
 def admit_mode(mode: TorchDispatchMode) -> None:
-    """Gives all operators a rule for the mode, also those that are made (imported) until `dismiss`."""
+    """Adds a rule for the mode to all higher-order operators, including those created until `dismiss_mode`."""
     if TAKE_ALL:
         return
     with _lock:
@@ -136,7 +139,7 @@ def admit_mode(mode: TorchDispatchMode) -> None:
 
 
 def dismiss_mode(mode: TorchDispatchMode) -> None:
-    """Operators that are made from now on get no rule for the mode; a rule without its mode is never looked at."""
+    """Stops adding rules for the mode to new operators; existing rules have no effect while no such mode is on."""
     with _lock:
         _modes.discard(mode)
         if not _modes and HigherOrderOperator.__init__ is _init_with_rules:

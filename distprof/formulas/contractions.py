@@ -1,4 +1,4 @@
-"""The operators whose multiply-accumulates (MACs) are counted exactly: torch's own, quantized, and of other packages.
+"""Operators whose multiply-accumulates (MACs) are counted exactly: torch's own, quantized ones and third-party ones.
 
 Integer multiply-accumulates of quantized operators count like others. A packed convolution weight is unpacked to get
 its shape; that of a linear layer follows from the output.
@@ -29,17 +29,17 @@ def _per_position(call: OperatorCall) -> int:
 
 
 def packed_convolution(call: OperatorCall) -> int:
-    """Each output element is a sum over the kernel."""
+    """Returns the MACs of a packed convolution: each output element is a sum over the kernel."""
     return int(call.first_output.numel()) * _per_position(call)
 
 
 def packed_transposed_convolution(call: OperatorCall) -> int:
-    """Each input element is spread over the kernel."""
+    """Returns the MACs of a packed transposed convolution: each input element is multiplied with the whole kernel."""
     return int(call["qx"].numel()) * _per_position(call)
 
 
 def recurrent_cell(gates: int) -> Formula:
-    """One step: input and hidden state times a matrix with one row per gate and hidden unit."""
+    """Returns the formula for one step: input and hidden state times a matrix with one row per gate and hidden unit."""
 
     def macs(call: OperatorCall) -> int:
         state = call["hx"][0] if isinstance(call["hx"], (list, tuple)) else call["hx"]
@@ -49,7 +49,8 @@ def recurrent_cell(gates: int) -> Formula:
 
 
 def recurrent_layers(gates: int) -> Formula:
-    """Every step times the two matrices of each layer, with one row per gate and hidden unit."""
+    """Returns the formula for all steps: input and state times the two matrices of each layer, a row per gate and
+    unit."""
 
     def macs(call: OperatorCall) -> int:
         source = call.arguments.get("input")
@@ -103,7 +104,8 @@ SHORT = {"query": "q", "key": "k", "value": "v"}
 
 
 def renamed(formula: MacsFormula, names: dict[str, str]) -> MacsFormula:
-    """A formula for a schema with other argument names: `names` maps ours to theirs."""
+    """Adapts a formula to a schema with other argument names: `names` maps the formula's names to those of the
+    schema."""
 
     def macs(call: OperatorCall) -> int | Macs:
         given = {ours: call.arguments[theirs] for ours, theirs in names.items() if theirs in call.arguments}
@@ -119,17 +121,18 @@ def _flash(formula: Callable[..., MacsFormula], **names: str) -> MacsFormula:
 
 
 def four_bits(call: OperatorCall) -> int:
-    """[..., k] times a transposed weight of 4 bits per element; only `shapeB` shows its shape [n, k]."""
+    """Returns the MACs of [..., k] times a transposed 4-bit weight; only `shapeB` shows its shape [n, k]."""
     return int(call["A"].numel() * call["shapeB"][0])
 
 
 def eight_bits(call: OperatorCall) -> int:
-    """[..., k] times the transposed [n, k]."""
+    """Returns the MACs of [..., k] times the transposed [n, k]."""
     return int(call["A"].numel() * call["B"].shape[0])
 
 
 def eight_bits_with_outliers(call: OperatorCall) -> int:
-    """The same; then the columns with outliers once more, in higher precision."""
+    """Returns the MACs of the same, plus those of the columns with outliers, which are multiplied again in higher
+    precision."""
     columns, rows = call["CB"].shape[0], call["A"].numel() // max(call["A"].shape[-1], 1)
     outliers = call["outlier_cols"].numel() if call.arguments.get("outlier_cols") is not None else 0
     return int(columns * (call["A"].numel() + rows * outliers))
@@ -154,11 +157,11 @@ THIRD_PARTY: dict[str, MacsFormula] = {
     "bitsandbytes::int8_linear_matmul": eight_bits,
     "bitsandbytes::int8_scaled_mm": eight_bits,
     "bitsandbytes::int8_mixed_scaled_mm": eight_bits_with_outliers,
-    # convolutions over sampled positions; the sampling is no contraction
+    # convolutions over sampled positions; the sampling is not a contraction
     "torchvision::deform_conv2d": convolution(),
     "torchvision::_deform_conv2d_backward": one_way_backward("grad"),
 }
-"""Operators that exist only if their library is loaded."""
+"""Operators that exist only if their package is loaded."""
 
 
 MACS: dict[str, MacsFormula] = {
@@ -167,4 +170,4 @@ MACS: dict[str, MacsFormula] = {
 """Qualified name of an operator (all overloads) -> MACs of one call."""
 
 LOOK_AT_VALUES = frozenset((*PACKED_ATTENTION, *FLEX, *THIRD_PARTY, *NESTED_MATMUL))
-"""Operators whose formulas may read lengths of sequences from tensors."""
+"""Operators whose formulas may read tensor values, such as lengths of sequences."""

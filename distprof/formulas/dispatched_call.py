@@ -1,9 +1,10 @@
-"""Operators and their calls as torch's dispatcher has them: names, arguments by name, kinds and numbers of elements.
+"""Operators and their calls in torch's dispatcher: names, arguments by name, kinds, numbers of elements, and cache
+keys.
 
-What the cost of an operator call follows from: layers repeat the same calls.
+`call_key` identifies calls with the same cost, because layers repeat the same calls.
 
-The kind of an operator without a FLOP formula: by its name, by the tags that torch gives it, by the aliases of its
-schema. The number of elements that it works on is the size of its output, except for norms, pools, losses, softmax and
+The kind of an operator without a FLOP formula follows from its name, its tags in torch, or the aliases in its schema.
+The number of elements that it processes is the size of its output, except for norms, pools, losses, softmax and
 reductions (size of the input), and for optimizers and `_foreach_*` (size of all parameters, the first list). Views
 count 0.
 """
@@ -33,7 +34,7 @@ HIGHER_ORDER = {
 
 @cache
 def name_of(func: object) -> str:
-    """Qualified name without overload: `aten::mm`, `higher_order::flex_attention`."""
+    """Returns the qualified name without overload: `aten::mm`, `higher_order::flex_attention`."""
     if isinstance(func, torch._ops.OpOverload):
         return str(func._schema.name)
     if isinstance(func, torch._ops.OpOverloadPacket):
@@ -53,22 +54,22 @@ def _signature(func: object) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def dispatched_call(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> OperatorCall:
-    """Names positional arguments and adds the defaults of arguments that were left out."""
+    """Returns a call with its positional arguments by name and the defaults of omitted arguments."""
     names, defaults = _signature(func)
     return OperatorCall(defaults | dict(zip(names, args, strict=False)) | kwargs, output)
 
 
 KWARGS, OUTPUT, TENSOR, MANY = object(), object(), object(), object()
-"""What comes next in a key; no argument is one of these."""
+"""Markers in a key for what follows; arguments never equal them."""
 
 
 def call_key(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: object) -> Hashable | None:
-    """What the cost of a call follows from; None where a call has anything but strided tensors and plain values.
+    """Returns a key that determines the cost of a call; None if it has anything but strided tensors and plain values.
 
-    One with a size that is not known yet cannot be hashed.
+    The key cannot be hashed if a size is still unknown.
 
-    A tensor that is passed twice is read once, and one that comes back was changed in place: both are told apart from
-    calls with as many tensors as they seem to have. The operator goes in as its `id`: who keeps a key keeps it alive.
+    The key shows which tensors are the same: a tensor that is passed twice is read once, and a returned argument was
+    changed in place. The operator is represented by its `id`, so whoever keeps a key must keep the operator alive.
     """
     seen: list[int] = []
     key: list[Hashable] = [id(func)]
@@ -80,7 +81,7 @@ def call_key(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: 
             _add_specs(kwargs.values(), key, seen)
         key.append(OUTPUT)
         _add_specs((output,), key, seen)
-    except TypeError:  # a tensor of another kind
+    except TypeError:  # another kind of tensor
         return None
     distinct = len({*seen})
     key.append(tuple(map(seen.index, seen)) if distinct < len(seen) else distinct)
@@ -88,7 +89,7 @@ def call_key(func: object, args: Sequence[Any], kwargs: dict[str, Any], output: 
 
 
 def _add_specs(values: Iterable[Any], key: list[Hashable], seen: list[int]) -> None:
-    # one flat list: every operator call comes here, and each function more that Python enters can be measured
+    # one flat list, filled by one function: this runs for every operator call, and function calls are slow
     for value in values:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
@@ -107,7 +108,7 @@ def _add_specs(values: Iterable[Any], key: list[Hashable], seen: list[int]) -> N
 
 @cache
 def kind_without_formula(func: object) -> OperatorKind:
-    """The kind of an operator; `other` if neither the table nor torch classifies it."""
+    """Returns the kind of an operator; `other` if neither the table nor torch classifies it."""
     if isinstance(func, torch._ops.OpOverload) and _is_view(func):
         return "view"
     if name_of(func).startswith(("prim::", "profiler::")):  # queries about tensors, and labels
@@ -130,7 +131,7 @@ def _by_tags(func: Any, names: tuple[str, ...]) -> OperatorKind:
         return "optimizer"
     if names[0].endswith(("prepack", "unpack")):
         return "copy"
-    # torch tags neither every overload nor prims: take the tags of all overloads of the same name
+    # torch does not tag every overload and prim: use the tags of all overloads of the same name
     spaces = (func.namespace, "aten")
     packets = [getattr(getattr(torch.ops, space), name, None) for space in spaces for name in names]
     tags = set(func.tags).union(*(
@@ -141,21 +142,21 @@ def _by_tags(func: Any, names: tuple[str, ...]) -> OperatorKind:
 _KIND_OF_TAG: tuple[tuple[str, OperatorKind], ...] = (
     ("pointwise", "elementwise"), ("reduction", "reduction"), ("view_copy", "copy"),
 )
-# torch 2.8 has no tag for reductions; torch's own are named above
+# torch 2.8 has no tag for reductions; its own ones are in `kind_names.py`
 _TAGS = tuple((getattr(torch.Tag, tag), kind) for tag, kind in _KIND_OF_TAG if hasattr(torch.Tag, tag))
 
 
 BY_INPUT: frozenset[OperatorKind] = frozenset({"norm", "pool", "loss", "softmax", "reduction"})
 WITHOUT_ELEMENTS: frozenset[OperatorKind] = frozenset({"view", "contraction", "estimate", "other"})
 INPUT_NAMES = ("input", "self", "input1")
-"""Names of the argument that holds the input, tried in this order."""
+"""Possible names of the input argument, tried in this order."""
 
 
 def element_count(kind: OperatorKind, arguments: dict[str, Any], output: object) -> int:
-    """Elements that one call works on.
+    """Returns the number of elements that one call processes.
 
     Args:
-        kind: What the operator does.
+        kind: Kind of the operator.
         arguments: The call's arguments by name, in the order of the schema.
         output: What the call returned.
     """

@@ -38,7 +38,7 @@ def register_flops(op: object, formula: Callable[..., Any] | None = None, *, rep
     Args:
         op: `"mylib::op"` for all overloads, `"mylib::op.overload"` for one, `torch.ops.mylib.op`, one of its
             overloads, a higher-order operator, or a Triton kernel: the object that `@triton.jit` or
-            `@triton.autotune` made, or `"triton::kernel_name"`. The operator does not have to exist yet.
+            `@triton.autotune` returned, or `"triton::kernel_name"`. The operator does not have to exist yet.
         formula: `formula(*args, **kwargs, out) -> int`. It gets the arguments as torch's dispatcher passes them:
             those before the `*` of the schema by position, keyword-only ones by name, trailing ones omitted if they
             have their defaults (so give the formula the same defaults). Tensors have the shapes of this rank (the local
@@ -46,7 +46,7 @@ def register_flops(op: object, formula: Callable[..., Any] | None = None, *, rep
             not change any of them. The formula of a Triton kernel gets the arguments of the kernel by name, constexpr
             ones included, and `grid`, a tuple of launch sizes if it is concrete, but no `out`: kernels return nothing.
             It returns FLOPs, an int >= 0, 2 per multiply-accumulate. They are part of the total FLOPs.
-        replace: Replaces the operator's existing formula, whether from distprof or registered.
+        replace: Whether to replace an existing formula of the operator, by distprof or registered.
 
     Returns:
         The formula, or a decorator if none was given.
@@ -83,7 +83,7 @@ def _key(op: object) -> str:
         return f"{op._schema.name}.{op._overloadname}"
     if isinstance(op, (torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)):
         return name_of(op)
-    if hasattr(op, "_opoverload"):  # what torch.library.custom_op and triton_op return
+    if hasattr(op, "_opoverload"):  # result of torch.library.custom_op or triton_op
         return name_of(op._opoverload)
     kernel = kernel_name(op)
     if kernel is None:
@@ -93,9 +93,9 @@ def _key(op: object) -> str:
 
 
 def kernel_name(kernel: Any) -> str | None:
-    """`module.function` of a Triton kernel; None for other objects.
+    """Returns `module.function` of a Triton kernel; None for other objects.
 
-    An autotuner holds its kernel in `fn`, and a kernel holds its Python function in `fn`.
+    The attribute `fn` of an autotuner is its kernel, and that of a kernel is its Python function.
     """
     if not hasattr(kernel, "fn"):
         return None
@@ -105,12 +105,12 @@ def kernel_name(kernel: Any) -> str | None:
 
 
 def any_registered() -> bool:
-    """True where a user registered a formula."""
+    """Returns whether any formula is registered."""
     return bool(REGISTERED)
 
 
 def registered(func: object, kwargs: dict[str, Any]) -> tuple[str, UserFormula] | None:
-    """Name and formula that a user registered for an operator; None if there is none."""
+    """Returns name and formula that a user registered for an operator; None if there is none."""
     for key in _keys(func, kwargs) if REGISTERED else ():
         if key in REGISTERED:
             return key, REGISTERED[key]
@@ -137,7 +137,7 @@ def registered_flops(name: str, formula: UserFormula, args: Sequence[Any], kwarg
     """Calls the formula of a user and checks the result.
 
     Raises:
-        FormulaError: It raised, or returned no int >= 0.
+        FormulaError: The formula raised or did not return an int >= 0.
     """
     given = _kernel_arguments(kwargs) if name.startswith("triton::") else kwargs | {"out": output}
     try:

@@ -1,1 +1,1 @@
-"""What frameworks need to be recorded in one line. A file for each framework, imported by who uses it."""
+"""One-line support for frameworks: one module for each, imported only by its users."""

@@ -1,6 +1,6 @@
 """accelerate: `ProfileKwargs(on_trace_ready=trace_handler("traces"))` writes traces that `distprof merge` reads.
 
-It suits every `torch.profiler.profile` of a job, with or without accelerate.
+The handler works with every `torch.profiler.profile` of a job, with or without accelerate.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from distprof.files import write_whole
 from distprof.terminal import say
 
 COMPRESSION = 1
-"""isal's levels go from 0 to 3; the timeline of a rank is large, and the job waits."""
+"""isal's levels range from 0 to 3; a low one, because timelines are large and the job waits."""
 
 
 def trace_handler(folder: str | os.PathLike[str]) -> Callable[[Any], None]:
-    """What a profiler calls with each trace that is ready.
+    """Returns a function that a profiler calls with each trace that is ready.
 
-    The trace of rank 3 becomes `FOLDER/rank3_trace.json.gz`; with a schedule, of which each cycle has a trace,
-    `FOLDER/iteration_20/rank3_trace.json.gz` by the number of the step. A file is there whole or not at all. One that
-    cannot be written costs a line on stderr, and the job goes on.
+    The trace of rank 3 becomes `FOLDER/rank3_trace.json.gz`; with a schedule, which has a trace per cycle,
+    `FOLDER/iteration_20/rank3_trace.json.gz` with the number of the step. Files are written completely or not at all.
+    If one cannot be written, a line on stderr says so, and the job continues.
 
     Args:
-        folder: The same on all ranks; made where it is missing.
+        folder: The folder, the same on all ranks; created if missing.
     """
     def on_trace_ready(profiler: Any) -> None:
         rank = _rank()
@@ -51,7 +51,7 @@ def _rank() -> int:
 
 
 def _write(profiler: Any, path: Path) -> None:
-    plain = path.with_name(f"{path.name}.json")  # the profiler goes by the end of the name
+    plain = path.with_name(f"{path.name}.json")  # the profiler chooses the format by the suffix
     try:
         profiler.export_chrome_trace(str(plain))
         with plain.open("rb") as trace, igzip.open(path, "wb", compresslevel=COMPRESSION) as compressed:

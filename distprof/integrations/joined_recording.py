@@ -1,4 +1,4 @@
-"""The recording that a callback of a framework begins and ends, or joins where one runs already."""
+"""The recording that a framework's callback begins and ends, or joins if one is already running."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ STEPS = "DISTPROF_STEPS"
 
 
 class JoinedRecording:
-    """Begun at most once in a process; nothing here raises into the script once it is made."""
+    """A recording that this object begins at most once, or a running one; only the constructor raises errors."""
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
                  topics: str | None = None, step_every: str | int | None = None, force: bool = False) -> None:
-        """Checks the settings and begins nothing.
+        """Checks the settings, without beginning to record.
 
         Args:
-            out: The run directory; None: DISTPROF_OUT, and without that nothing is recorded.
-            steps: The plan, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
-            topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
+            out: The run directory; by default DISTPROF_OUT, without which nothing is recorded.
+            steps: The plan, like "wait=2,count=1"; by default DISTPROF_STEPS, else the default plan.
+            topics: What to record, like "operator,sync"; if neither this nor `steps` is given, DISTPROF_TOPICS.
             step_every: What ends a step, as in `distprof.record`.
-            force: Replaces an existing run.
+            force: Whether to replace an existing run.
 
         Raises:
             UsageError: `steps` and `topics` do not form a plan, or `step_every` is neither a class nor a number.
@@ -43,15 +43,15 @@ class JoinedRecording:
         if step_every is not None:
             StepEvery.parse(step_every, where="step_every")
         self.recorder: Recorder | None = None
-        """The one that runs, whoever began it; None before `open` and after `close`."""
+        """The running recorder, whoever started it; None before `open` and after `close`."""
         self.out: str | None = None
-        """Where it writes; None until something is recorded."""
+        """Its run directory; None until something is recorded."""
         self._began = False
         self._recording = ExitStack()
         self._evaluation = ExitStack()
 
     def open(self) -> None:
-        """Begins to record, once."""
+        """Begins or joins a recording; does nothing if it has already begun one."""
         if self._began or self.recorder is not None:
             return
         try:
@@ -63,7 +63,7 @@ class JoinedRecording:
         from distprof.recording.active import active, record
 
         running = active()
-        if running:  # `distprof run`, or a script with `distprof.record`: they end it
+        if running:  # of `distprof run` or of a script with `distprof.record`, which end it
             self.recorder, self.out = running[-1], os.environ.get(OUT)
             return
         out = self._given or os.environ.get(OUT)
@@ -77,10 +77,10 @@ class JoinedRecording:
         atexit.register(self._at_exit)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Ends what was begun here; a recording that was joined goes on.
+        """Ends a recording begun here; a joined recording continues.
 
         Args:
-            error: What ended the training.
+            error: The exception that ended the training, if any.
         """
         self.leave_evaluation()
         recorder, self.recorder = self.recorder, None
@@ -93,7 +93,7 @@ class JoinedRecording:
             say(f"rank {os.environ.get('RANK', '0')}: could not close the recording: {ours}")
 
     def _at_exit(self) -> None:
-        """An exception ended the script before the framework could say so."""
+        """Ends the recording if an exception ended the script without a call of `close`."""
         self.close(getattr(sys, "last_value", None))
 
     def step(self) -> None:
@@ -102,12 +102,12 @@ class JoinedRecording:
             self.recorder.step()
 
     def enter_evaluation(self) -> None:
-        """What follows is evaluation."""
+        """Marks what follows as evaluation."""
         if self.recorder is not None:
             self.leave_evaluation()
             mark: AbstractContextManager[None] = self.recorder.evaluation()
             self._evaluation.enter_context(mark)
 
     def leave_evaluation(self) -> None:
-        """It is over."""
+        """Ends the mark of evaluation."""
         self._evaluation.close()

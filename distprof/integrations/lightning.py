@@ -1,7 +1,7 @@
-"""Lightning: a callback that its trainers find by themselves, and `Trainer(profiler=DistprofProfiler(out="runs/a"))`.
+"""Lightning: a callback that trainers find automatically, and `Trainer(profiler=DistprofProfiler(out="runs/a"))`.
 
-Both `lightning` and `pytorch_lightning` are served; their classes are of different families, so ours are made for the
-one that is asked for. Nothing of Lightning or torch is imported before.
+Both `lightning` and `pytorch_lightning` are supported; as their base classes differ, our classes are created for the
+requested package. Neither Lightning nor torch is imported before.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ EVALUATION_ENDS = ("on_validation_end", "on_test_end")
 
 
 class _Hooks:
-    """What the callback does, whichever package calls it."""
+    """Records a training as a callback of Lightning."""
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
                  topics: str | None = None, step_every: str | int | None = None, force: bool = False) -> None:
-        """Records nothing yet.
+        """Checks the settings, without beginning to record.
 
         Args:
-            out: The run directory, the same on all ranks; None: DISTPROF_OUT.
-            steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
-            topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
-            step_every: What ends a step, as in `distprof.record`; None: the pattern of the optimizers.
-            force: Replaces an existing run.
+            out: The run directory, the same on all ranks; by default DISTPROF_OUT.
+            steps: Steps of each pass, like "wait=2,count=1"; by default DISTPROF_STEPS, else the default plan.
+            topics: What to record, like "operator,sync"; if neither this nor `steps` is given, DISTPROF_TOPICS.
+            step_every: What ends a step, as in `distprof.record`; by default the pattern of the optimizers.
+            force: Whether to replace an existing run.
 
         Raises:
             UsageError: `steps` and `topics` do not form a plan, or `step_every` is neither a class nor a number.
@@ -41,20 +41,20 @@ class _Hooks:
         self._recording = JoinedRecording(out, steps=steps, topics=topics, step_every=step_every, force=force)
 
     def setup(self, trainer: object, pl_module: object, stage: str) -> None:
-        """Begins to record a training; the process group is there by now."""
+        """Begins to record a training; the process group already exists."""
         if stage == FIT:
             self._recording.open()
 
     def on_validation_start(self, trainer: object, pl_module: object) -> None:
-        """Validation within a training, before it (the sanity check) too, is evaluation."""
+        """Marks validation as evaluation, including the sanity check before a training."""
         self._recording.enter_evaluation()
 
     def on_validation_end(self, trainer: object, pl_module: object) -> None:
-        """It is over."""
+        """Ends the mark of evaluation."""
         self._recording.leave_evaluation()
 
     def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
-        """Ends the recording with what ended the training."""
+        """Ends the recording with the exception that ended the training."""
         self._recording.close(exception)
 
     def teardown(self, trainer: object, pl_module: object, stage: str) -> None:
@@ -64,23 +64,23 @@ class _Hooks:
 
 
 class _Actions:
-    """What the profiler does: Lightning names each action before and after it."""
+    """Records a training as a profiler of Lightning, and labels Lightning's actions in the timeline."""
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
                  topics: str | None = None, step_every: str | int | None = None, force: bool = False) -> None:
-        """Records nothing yet; arguments as those of the callback."""
+        """Checks the settings, without beginning to record; arguments as for the callback."""
         super().__init__()
         self._recording = JoinedRecording(out, steps=steps, topics=topics, step_every=step_every, force=force)
         self._labels: dict[str, Any] = {}
 
     def setup(self, stage: str, local_rank: int | None = None, log_dir: str | None = None) -> None:
         """Begins to record a training."""
-        super().setup(stage, local_rank, log_dir)  # type: ignore[misc]  # of Lightning's Profiler
+        super().setup(stage, local_rank, log_dir)  # type: ignore[misc]  # Lightning's Profiler
         if stage == FIT:
             self._recording.open()
 
     def start(self, action_name: str) -> None:
-        """Labels the action in the timeline while one is recorded."""
+        """Labels an action in the timeline, if one is being recorded; marks validation and test as evaluation."""
         import torch
 
         if action_name.endswith(EVALUATION_BEGINS):
@@ -91,7 +91,7 @@ class _Actions:
             self._labels[action_name] = label
 
     def stop(self, action_name: str) -> None:
-        """Ends the label."""
+        """Ends the label of an action, and the mark of evaluation."""
         label = self._labels.pop(action_name, None)
         if label is not None:
             label.__exit__(None, None, None)
@@ -99,14 +99,14 @@ class _Actions:
             self._recording.leave_evaluation()
 
     def summary(self) -> str:
-        """Ends the recording, and says what to type next."""
+        """Ends the recording, and returns the next command to type."""
         out = self._recording.out
         self._recording.close()
         return f"distprof recorded this training. Next:\n    distprof merge {out}" if out is not None else ""
 
     def teardown(self, stage: str | None) -> None:
         """Ends the recording."""
-        recording = getattr(self, "_recording", None)  # Lightning calls this while an object is taken away, too
+        recording = getattr(self, "_recording", None)  # Lightning also calls this when an object is deleted
         if recording is not None and stage == FIT:
             recording.close()
         super().teardown(stage)  # type: ignore[misc]
@@ -114,18 +114,18 @@ class _Actions:
 
 @cache
 def callback_class(package: str) -> type[Any]:
-    """The callback for one of `PACKAGES`."""
+    """Returns the callback class for one of `PACKAGES`."""
     return _made("DistprofCallback", _Hooks, import_module(package).Callback)
 
 
 @cache
 def profiler_class(package: str) -> type[Any]:
-    """The profiler for one of `PACKAGES`."""
+    """Returns the profiler class for one of `PACKAGES`."""
     return _made("DistprofProfiler", _Actions, import_module(f"{package}.profilers").Profiler)
 
 
 def _made(name: str, ours: type[Any], base: type[Any]) -> type[Any]:
-    # under names by which `ddp_spawn`, which sends objects to other processes, finds the class again
+    # with module and name set so that `ddp_spawn`, which pickles objects, can find the class
     return new_class(name, (ours, base), exec_body=lambda body: body.update(
         __doc__=ours.__doc__, __module__=__name__, __qualname__=name))
 
@@ -138,5 +138,5 @@ def __getattr__(name: str) -> Any:
 
 
 def _package_in_use() -> str:
-    """The one that the script has imported, `lightning` where it has both or none."""
+    """Returns the package that the script has imported; `lightning` if it has imported both or neither."""
     return PACKAGES[1] if PACKAGES[1] in sys.modules and PACKAGES[0] not in sys.modules else PACKAGES[0]

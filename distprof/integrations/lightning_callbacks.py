@@ -1,4 +1,4 @@
-"""Entry points that Lightning calls for each Trainer; where nothing is recorded they import nothing."""
+"""Entry points that Lightning calls for each Trainer; if nothing is recorded, they import nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ OUT = "DISTPROF_OUT"
 
 
 def callbacks() -> list[Any]:
-    """Entry point of `lightning.pytorch.callbacks_factory`: a callback where something is or will be recorded."""
+    """Entry point of `lightning.pytorch.callbacks_factory`: returns a callback if something is or will be recorded."""
     return _callbacks("lightning.pytorch")
 
 
 def callbacks_of_pytorch_lightning() -> list[Any]:
-    """The same for the package `pytorch_lightning`."""
+    """Entry point for the package `pytorch_lightning`."""
     return _callbacks("pytorch_lightning")
 
 
@@ -28,6 +28,6 @@ def _callbacks(package: str) -> list[Any]:
 
 
 def _is_recorded() -> bool:
-    """True inside of `distprof.record`."""
+    """Returns whether a recording runs in this process."""
     recorder = sys.modules.get("distprof.recording.active")
     return recorder is not None and bool(recorder.active())

@@ -1,6 +1,8 @@
-"""torchtitan: `Profiler.Config(trace_post_processor=Function.Config(fn=trace_post_processor))` in its configuration.
+"""torchtitan: set `Profiler.Config(trace_post_processor=Function.Config(fn=trace_post_processor))` in its
+configuration.
 
-Its traces merge as they are. The post-processor adds what they lack: the mesh of the job, by `ParallelDims`.
+Its traces can be merged without this. The post-processor adds the mesh of the job, which they lack, from
+`ParallelDims`.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from distprof.files import write_whole
 from distprof.terminal import say
 
 HEAD_BYTES = 4096
-"""In which the first brace of a trace is looked for."""
+"""The first brace of a trace is searched in this many bytes."""
 
 
 def trace_post_processor(trace_path: str) -> None:
-    """Writes sizes of the mesh and the place of this rank into a trace that torchtitan has just exported.
+    """Adds the mesh sizes and the coordinates of this rank to a trace that torchtitan has just exported.
 
-    A file that does not begin as a JSON object is left as it is, and so is one in a job whose mesh no framework says.
+    The file is not changed if it does not begin as a JSON object, or if no framework states the mesh of the job.
 
     Args:
         trace_path: The file that this rank exported.
@@ -49,7 +51,7 @@ def _topology() -> dict[str, object] | None:
 
 
 def _add(path: Path, members: dict[str, object]) -> None:
-    """Puts members in front of the first one of the object that the file holds: readers need not go to its end."""
+    """Inserts members at the beginning of the object in the file, so that readers need not go to its end."""
     opened: Any = igzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as trace:
         head = trace.read(HEAD_BYTES).lstrip()

@@ -13,22 +13,22 @@ from distprof.integrations.joined_recording import JoinedRecording
 class DistprofCallback(TrainerCallback):
     """Records from the start of `trainer.train()` to its end.
 
-    A step is what the Trainer counts in `state.global_step`: all its batches of gradient accumulation and the optimizer
-    behind them. What the Trainer evaluates in between is evaluation.
+    A step is what the Trainer counts in `state.global_step`: all batches of gradient accumulation and the optimizer
+    step after them. What the Trainer evaluates in between is marked as evaluation.
 
-    Under `distprof run` what runs already is used, and goes on after the training. Without `out` and DISTPROF_OUT the
-    callback does nothing, so it may stay in the script.
+    Under `distprof run`, the callback joins the running recording, which continues after the training. Without `out`
+    and DISTPROF_OUT, the callback does nothing, so it may stay in the script.
     """
 
     def __init__(self, out: str | os.PathLike[str] | None = None, *, steps: str | None = None,
                  topics: str | None = None, force: bool = False) -> None:
-        """Records nothing yet.
+        """Checks the settings, without beginning to record.
 
         Args:
-            out: The run directory, the same on all ranks; None: DISTPROF_OUT.
-            steps: Steps of each pass, like "wait=2,count=1"; None: DISTPROF_STEPS, else the default plan.
-            topics: What is recorded, like "operator,sync"; without both DISTPROF_TOPICS.
-            force: Replaces an existing run.
+            out: The run directory, the same on all ranks; by default DISTPROF_OUT.
+            steps: Steps of each pass, like "wait=2,count=1"; by default DISTPROF_STEPS, else the default plan.
+            topics: What to record, like "operator,sync"; if neither this nor `steps` is given, DISTPROF_TOPICS.
+            force: Whether to replace an existing run.
 
         Raises:
             UsageError: `steps` and `topics` do not form a plan.
@@ -40,7 +40,7 @@ class DistprofCallback(TrainerCallback):
         self._recording.open()
 
     def on_step_begin(self, args: object, state: object, control: object, **kwargs: Any) -> None:
-        """Evaluation is over, if there was one."""
+        """Ends the mark of evaluation, if there is one."""
         self._recording.leave_evaluation()
 
     def on_step_end(self, args: object, state: object, control: object, **kwargs: Any) -> None:
@@ -49,15 +49,15 @@ class DistprofCallback(TrainerCallback):
         self._on_control(control)
 
     def on_epoch_end(self, args: object, state: object, control: object, **kwargs: Any) -> None:
-        """The Trainer may evaluate here as well."""
+        """Marks an evaluation after the epoch, if the Trainer will evaluate."""
         self._on_control(control)
 
     def _on_control(self, control: Any) -> None:
-        if control.should_evaluate:  # it follows at once
+        if control.should_evaluate:  # evaluation follows immediately
             self._recording.enter_evaluation()
 
     def on_evaluate(self, args: object, state: object, control: object, **kwargs: Any) -> None:
-        """The evaluation is over."""
+        """Ends the mark of evaluation."""
         self._recording.leave_evaluation()
 
     def on_train_end(self, args: object, state: object, control: object, **kwargs: Any) -> None:

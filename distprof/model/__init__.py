@@ -1,1 +1,1 @@
-"""The model of the script: its modules and their names, which one runs, parameters, compiled and scripted parts."""
+"""The script's model: its modules and their names, the running module, parameters, compiled and scripted parts."""

@@ -1,7 +1,8 @@
-"""Call paths: the chain of running modules that the work of an operator belongs to, in forward and in backward.
+"""Call paths: the chain of modules to which an operator's work is attributed, in forward and in backward.
 
-Work of a module's call that runs when the call seems over: its own forward hooks, and a forward that is a generator.
-torch calls global hooks in front of those of a module, and a generator runs when its results are asked for.
+`LeftCalls` also covers work of a module's call that runs after our hook has seen the call end: the module's own forward
+hooks, which torch calls after global hooks, and a forward that is a generator, which runs when its results are
+requested.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from distprof.model.tensors import tensors
 
 MARK = "distprof.call_path"
 PARAMETERS = 2**63
-"""Sequence numbers from here on are those of nodes that accumulate gradients of parameters; no call makes them."""
+"""Smallest sequence number of nodes that accumulate gradients of parameters, which no call creates."""
 
 
 class CallPath:
-    """The chain of modules that were running, each chain kept once."""
+    """A chain of nested module calls; equal chains are one object."""
 
     __slots__ = ("children", "outer", "site")
 
     def __init__(self, outer: Self | None, site: Site | None) -> None:
         self.outer = outer
         self.site = site
-        """The innermost module; None outside of every module."""
+        """The innermost module; None outside all modules."""
         self.children: dict[int, Self] = {}
 
     def child(self, site: Site) -> Self:
-        """This chain with one more module."""
+        """Returns this chain with one more module inside."""
         found = self.children.get(id(site))
         return self.children.setdefault(id(site), type(self)(self, site)) if found is None else found
 
     def sites(self) -> set[Site]:
-        """The modules of the chain, each once, and containers that hold one without being called: a ModuleList."""
+        """Returns the modules of the chain, each once, and containers of them that are not called, like a
+        ModuleList."""
         found: set[Site] = set()
         for path in self.outward():
             if path.site is not None:
@@ -48,7 +50,7 @@ class CallPath:
         return found
 
     def outward(self) -> Iterator[Self]:
-        """This chain, then those without the innermost modules."""
+        """Yields this chain, then the chains that enclose it."""
         path: Self | None = self
         while path is not None:
             yield path
@@ -56,7 +58,7 @@ class CallPath:
 
 
 def _holders(outer: Site | None, site: Site) -> list[Site]:
-    """The sites between a module and the one that calls it; none where the caller does not hold it."""
+    """Returns the sites between a module and its caller; none if the caller does not contain the module."""
     above, parent = [], site.parent
     while parent is not None and parent is not outer:
         above.append(parent)
@@ -65,23 +67,23 @@ def _holders(outer: Site | None, site: Site) -> list[Site]:
 
 
 class RunningCall(NamedTuple):
-    """A module call while it runs."""
+    """A running module call."""
 
     path: CallPath
     first: int
-    """Autograd nodes that this thread makes from this sequence number on belong to the call, or to one inside."""
+    """Autograd nodes of this thread from this sequence number on belong to the call or to one inside it."""
     outer: RunningCall | None
     computed: int = 0
-    """How many operators had computed anything when it began."""
+    """Number of operators that had computed anything when the call began."""
     traced: bool = False
     """Whether torch.jit.trace makes the call."""
 
 
 def mark_nodes(result: object, call: RunningCall) -> None:
-    """Marks the autograd nodes behind a result with the call that made them; marks stay.
+    """Marks the autograd nodes of a result with the call that created them; marks remain.
 
-    Nodes that this thread made before `call`, but inside one around it, are marked with that one. So a mark says as
-    well that the nodes above have theirs: no node is walked again by the calls around.
+    Nodes that this thread created before `call`, but inside an enclosing call, are marked with that call. A marked node
+    therefore means that all nodes above it are marked too, and enclosing calls need not walk them again.
     """
     waiting: list[Any] = [tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None]
     while waiting:
@@ -98,7 +100,7 @@ def mark_nodes(result: object, call: RunningCall) -> None:
 
 
 def owner_of_running_node() -> CallPath | None:
-    """The call that made the autograd node that runs on this thread; None without a node or mark."""
+    """Returns the call that created the autograd node running on this thread; None without a node or mark."""
     node: Any = torch._C._current_autograd_node()
     return node.metadata.get(MARK) if node is not None else None
 
@@ -113,33 +115,34 @@ class LeftCalls:
 
     def __init__(self) -> None:
         self._by_module: dict[int, Frame] = {}
-        """By id of the module, which the frame keeps alive."""
+        """id of the module, which the frame keeps alive -> its call."""
         self._nodes: dict[int, Frame] = {}
-        """Sequence number of an autograd node that is made when the call is over -> the call."""
+        """Sequence number of an autograd node created after the call returned -> the call."""
 
     def left(self, frame: Frame) -> None:
-        """An outermost call has returned."""
+        """Notes that an outermost call has returned."""
         self._by_module[id(frame.module)] = frame
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Forgets all calls."""
         self._by_module.clear()
         self._nodes.clear()
 
     def running(self) -> Frame | None:
-        """The call whose hook or generator runs on this thread; None where only the script does."""
+        """Returns the call whose hook or generator runs on this thread; None if there is none."""
         frame: FrameType | None = sys._getframe(1) if self._by_module else None
         while frame is not None:
             code = frame.f_code
             if (code is CALL or code.co_name == FORWARD) and code.co_argcount:
                 found = self._by_module.get(id(frame.f_locals.get(code.co_varnames[0])))
                 if found is not None:
-                    self._nodes[sequence_number() - 1] = found  # the node of an operator is there before it runs
+                    self._nodes[sequence_number() - 1] = found  # nodes are created before their operators run
                     return found
             frame = frame.f_back
         return None
 
     def maker_of_running_node(self) -> Frame | None:
-        """The call in whose hook or generator the autograd node was made that runs on this thread."""
+        """Returns the call whose hook or generator created the autograd node running on this thread; None if
+        unknown."""
         node: Any = torch._C._current_autograd_node() if self._nodes else None
         return self._nodes.get(node._sequence_nr()) if node is not None else None

@@ -1,7 +1,7 @@
-"""Recording beside torch.compile and TorchScript: graphs stay as they are, and nothing of ours is compiled.
+"""Recording together with torch.compile and TorchScript: graphs do not change, and none of our code is compiled.
 
-Here is how to keep functions from being compiled, run compiled modules eagerly, notice when torch compiles, see calls
-of modules that were compiled in place, and find the work of scripts that torch's dispatcher does not see.
+Keeps functions from being compiled, runs compiled modules eagerly, notices when torch compiles, observes calls of
+modules that were compiled in place, and finds the work of scripts that bypasses torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from distprof.model.modules import Site
 
 Announce = Callable[..., None]
 HIDDEN = ("mkldnn", "onednn", "fusiongroup", "tensorexprgroup")
-"""Parts of names of operators of the TorchScript interpreter, which no mode sees: oneDNN convolutions, fused groups."""
+"""Occur in names of TorchScript operators that no dispatch mode sees: oneDNN convolutions, fused groups."""
 CONSTANTS = ("prim::ConstantMKLDNNTensor",)
 ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global"
-"""How torch's warning of our hooks begins, at every call of a compiled module."""
+"""Beginning of torch's warning about our hooks, which appears at every call of a compiled module."""
 ABOUT_NO_FRAMES = r"torch\.compile with fullgraph=True found no compiled frames"
-"""And that of torch 2.12 about flex attention where a dispatch mode is on."""
+"""Beginning of torch 2.12's warning about flex attention under a dispatch mode."""
 
 
 def can_skip_compiling() -> bool:
-    """False for a torch that has no way to keep a function from being compiled."""
+    """Returns whether this torch can keep a function from being compiled."""
     return hasattr(torch._C._dynamo.eval_frame, "set_code_exec_strategy")
 
 
@@ -41,47 +41,50 @@ def never_compile(*functions: Callable[..., Any]) -> None:
         for function in functions:
             dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
     except AttributeError:
-        return  # a torch that has no such thing compiles a little more, that is all
+        return  # harmless: a torch without this compiles a little more
 
 
 def has_compiler() -> bool:
-    """True once the compiler is imported."""
+    """Returns whether the compiler is completely imported."""
     return "torch._dynamo" in sys.modules and not imports_compiler()
 
 
 def imports_compiler() -> bool:
-    """True while the compiler is imported, at the first DDP call for one: it tries operators on tensors of its own."""
+    """Returns whether the compiler is being imported, for example by the first call of DDP: it then tries operators on
+    tensors of its own."""
     spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
     return getattr(spec, "_initializing", False)
 
 
 def is_generated(module: nn.Module) -> bool:
-    """True for a graph that torch.compile made and calls as a module; the script has no such module."""
+    """Returns whether a module is a graph that torch.compile created and calls as a module; the script has no such
+    module."""
     return isinstance(module, GraphModule) and "dynamo_flat_name_to_original_fqn" in module.meta
 
 
 class ForcedEager:
-    """Runs compiled code as it was written while it is on; no graph is lost.
+    """Runs compiled code eagerly while it is on; compiled graphs are kept.
 
-    A stance that the script chooses meanwhile has no effect until `stop`, which sets it.
+    A stance that the script sets meanwhile takes effect at `stop`.
     """
 
     def __init__(self) -> None:
         self._set: Callable[[Any], Any] | None = None
-        """What sets a stance and returns the one before: torch's function, or that of one that was on already."""
+        """Sets a stance and returns the previous one: torch's function, or that of a `ForcedEager` that was already
+        on."""
         self._wanted: Any = None
-        """The stance of the script."""
+        """The stance that the script has chosen."""
         self._is_on = False
-        self._ours = self._note  # one object: it is found again in the module of torch
+        self._ours = self._note  # a single object, to recognise it in torch's module
 
     def start(self) -> None:
-        """Switches compiled code off; no effect where nothing was compiled yet."""
-        # importing the compiler takes seconds, and mostly there is nothing to switch; flex attention loads it
+        """Switches compiled code off; has no effect if the compiler was never loaded."""
+        # importing the compiler takes seconds, usually for nothing; flex attention loads it anyway
         if "torch._dynamo" in sys.modules or "torch.nn.attention.flex_attention" in sys.modules:
             room = import_module("torch._dynamo.decorators")
             self._set, self._is_on = room._set_stance, True
             self._wanted = self._set(import_module("torch._dynamo.eval_frame").DynamoStance("force_eager"))
-            setattr(room, "_set_stance", self._ours)  # noqa: B010 (what the class `set_stance` calls)
+            setattr(room, "_set_stance", self._ours)  # noqa: B010 (called by the class `set_stance`)
 
     def stop(self) -> None:
         """Sets the stance that the script has chosen."""
@@ -94,7 +97,7 @@ class ForcedEager:
         self._set(self._wanted)
 
     def _note(self, stance: object) -> Any:
-        """What the script calls in place of torch's function."""
+        """Replaces torch's function for the script: remembers the stance and returns the previous one."""
         if not self._is_on:
             assert self._set is not None
             return self._set(stance)
@@ -103,17 +106,20 @@ class ForcedEager:
 
 
 class CompileWatch:
-    """Calls back when torch compiles, to remove hooks: a graph traced under them is compiled again without."""
+    """Calls back when torch compiles, so that hooks can be removed: a graph traced with hooks would be recompiled
+    without them."""
 
     def __init__(self, begins: Callable[[], None], ends: Callable[[], None]) -> None:
-        # one object each: they are found again in the lists of torch
+        # a single object each, to recognise them in torch's lists
         self._begins: Callable[[Any], None] = lambda _: begins()
         self._ends: Callable[[Any], None] = lambda _: ends()
         self.heard: list[Any] = []
-        """Who hears that torch compiles. Empty: it is not loaded, or was reset, so `start` is to be called."""
+        """torch's list of callbacks at the start of a compilation. Empty if the compiler is not loaded or was reset:
+        then `start` must be called."""
 
     def start(self) -> None:
-        """Begins to listen if the compiler is loaded. Call it often: that may be loaded or reset at any time."""
+        """Begins to listen if the compiler is loaded. Call it often: the compiler may be loaded or reset at any
+        time."""
         handler = self._handler()
         if handler is not None and self._begins not in handler.start_callbacks:
             handler.register_start_callback(self._begins)
@@ -133,7 +139,7 @@ class CompileWatch:
 
 
 class CompiledCalls:
-    """Announces calls of modules that were compiled in place: torch calls no hooks around those."""
+    """Announces calls of modules that were compiled in place, for which torch calls no hooks."""
 
     def __init__(self, enter: Announce, leave: Announce) -> None:
         self._enter = enter
@@ -141,7 +147,7 @@ class CompiledCalls:
         self._wrapped: list[tuple[nn.Module, Any, Any]] = []
 
     def add(self, sites: Iterable[Site]) -> None:
-        """Wraps the compiled calls of modules; graphs they are part of stay as they are."""
+        """Wraps the compiled calls of modules; graphs of which they are part do not change."""
         known = {id(module) for module, _, _ in self._wrapped}
         for site in sites:
             module = site.module()
@@ -154,7 +160,7 @@ class CompiledCalls:
                 self._wrapped.append((module, compiled, wrapper))
 
     def remove(self) -> None:
-        """Puts back what was there, unless the script compiled the module anew."""
+        """Restores the compiled calls, except of modules that the script has compiled again."""
         for module, compiled, wrapper in self._wrapped:
             if module._compiled_call_impl is wrapper:
                 module._compiled_call_impl = compiled
@@ -174,7 +180,8 @@ class CompiledCalls:
 
 
 def hidden_operators(module: nn.Module) -> Counter[str]:
-    """Operators that a script, which has just returned, hides from the dispatcher, by how often its graph has them."""
+    """Returns operators that bypassed the dispatcher in a TorchScript module that has just returned, with their numbers
+    in its graph."""
     if not isinstance(module, torch.jit.ScriptModule):
         return Counter()
     jit: Any = torch.jit

@@ -1,7 +1,7 @@
-"""What a rank holds of one parameter: of a plain tensor, a DTensor, a partition of ZeRO-3 or a packed tensor.
+"""What a rank holds of a parameter that is a plain tensor, a DTensor, a ZeRO-3 partition or a packed tensor.
 
-Parameters that FSDP (`FullyShardedDataParallel`) has put into flat ones, as they were before. Their sizes come from
-what the flat parameter knows about itself: nothing is gathered.
+Also the original parameters that FSDP (`FullyShardedDataParallel`) has flattened. Their sizes come from the metadata of
+the flat parameter: nothing is gathered.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ class HeldParam:
     """One parameter on this rank."""
 
     size: int
-    """Elements the rank must hold for its model-parallel part; a data-parallel shard counts with its unsharded size."""
+    """Elements that the rank needs for its model-parallel part; a data-parallel shard counts with its unsharded
+    size."""
     stored: int
-    """Elements that lie on the rank."""
+    """Number of elements stored on the rank."""
     num_bytes: int
-    """Bytes of these."""
+    """Bytes of the stored elements."""
     whole: int
-    """Elements that all ranks of its pipeline stage have together, replicas once."""
+    """Elements on all ranks of its pipeline stage together, replicas once."""
     whole_is_known: bool
-    """False for a plain tensor, which may be a part of one that is divided over ranks: `whole` is `size` then."""
+    """False for a plain tensor, which may be one part of a tensor divided over ranks; `whole` is then `size`."""
     dtype: str
     trainable: bool = False
 
     def of_numbers(self, each: Fraction) -> HeldParam:
-        """The same in the same bytes, where each element stands for so many numbers."""
+        """Returns the parameter with `each` numbers in each element, and the same bytes."""
         if each == 1:
             return self
         size, stored, whole = (int(number * each) for number in (self.size, self.stored, self.whole))
@@ -48,7 +49,7 @@ class HeldParam:
 
 
 def held_param(tensor: torch.Tensor, topology: Topology) -> HeldParam:
-    """What the rank holds of a tensor."""
+    """Returns what the rank holds of a tensor."""
     stored, packing, shard_of = stored_elements(tensor), _packing(tensor), topology.sizes.get("tp", 1)
     is_known = is_dtensor(tensor) or hasattr(tensor, "ds_numel") or is_megatron_shard(tensor)
     return HeldParam(
@@ -62,7 +63,8 @@ def held_param(tensor: torch.Tensor, topology: Topology) -> HeldParam:
 
 
 def _num_bytes(tensor: torch.Tensor, stored: int) -> int:
-    """Bytes of the elements that lie here; of a tensor that is made of others (sparse, quantized), theirs."""
+    """Returns the bytes of the elements stored here; for a tensor that consists of others (sparse, quantized), their
+    bytes."""
     if is_dtensor(tensor) or hasattr(tensor, "ds_numel"):
         return stored * int(tensor.element_size())
     parts = parts_of(tensor)
@@ -71,23 +73,23 @@ def _num_bytes(tensor: torch.Tensor, stored: int) -> int:
 
 
 def is_dtensor(tensor: object) -> bool:
-    """True for a tensor that knows how it is divided over a mesh."""
+    """Returns whether a tensor is a DTensor, which knows how it is divided over a mesh."""
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
 def is_megatron_shard(tensor: object) -> bool:
-    """True where Megatron marked a plain tensor as a part."""
+    """Returns whether Megatron marked a plain tensor as a tensor-parallel shard."""
     return bool(getattr(tensor, "tensor_model_parallel", False)) and not is_dtensor(tensor)
 
 
 def _packing(tensor: object) -> Any:
-    """How bitsandbytes packed a parameter, several numbers into a byte; None for any other."""
+    """Returns how bitsandbytes packed a parameter, several numbers per byte; None for other parameters."""
     found = getattr(tensor, "quant_state", None)
     return found if hasattr(found, "shape") and hasattr(found, "quant_type") else None
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Elements of a parameter that is not partitioned here."""
+    """Returns the elements of a parameter that is not partitioned."""
     packing = _packing(tensor)
     return int(tensor.numel()) if packing is None else prod(packing.shape)
 
@@ -106,14 +108,14 @@ def _needed(tensor: Any, unnamed_axes: Sequence[str]) -> int:
 
 
 def _chunk(size: int, mesh: Any, index: int) -> int:
-    """Rows of the piece that torch.chunk gives this rank."""
+    """Returns the rows of the chunk that torch.chunk assigns to this rank."""
     step = -(-size // int(mesh.size(index)))
     begin = min(int(mesh.get_local_rank(index)) * step, size)
     return min(begin + step, size) - begin
 
 
 def stored_elements(tensor: Any) -> int:
-    """Elements of a parameter or buffer that lie on this rank."""
+    """Returns the elements of a parameter or buffer that are stored on this rank."""
     shard = getattr(tensor, "ds_tensor", None)
     if shard is not None:
         return int(shard.numel())
@@ -121,33 +123,33 @@ def stored_elements(tensor: Any) -> int:
 
 
 class Original(NamedTuple):
-    """One parameter inside a flat one."""
+    """An original parameter inside a flat one."""
 
     name: str
-    """In its module."""
+    """Name in its module."""
     key: tuple[int, int]
-    """Equal for a parameter that several modules share."""
+    """The same for a parameter that several modules share."""
     shape: tuple[int, ...]
     param: HeldParam
 
 
 class FlatParams:
-    """The flat parameters below some root modules."""
+    """The flat parameters in some root modules."""
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
         self._of_module: dict[int, list[Original]] = defaultdict(list)
         self._replaced: set[int] = set()
         self._flat = list({id(flat): flat for root in roots for module in root.modules()
-                           if (flat := _flat_param(module)) is not None}.values())  # alive, as their ids are kept
+                           if (flat := _flat_param(module)) is not None}.values())  # kept alive, so that ids stay valid
         for flat in self._flat:
             self._take_in(flat)
 
     def of(self, module: nn.Module) -> list[Original]:
-        """Parameters that this module itself had."""
+        """Returns the original parameters of a module itself."""
         return self._of_module.get(id(module), [])
 
     def replaces(self, parameter: torch.Tensor) -> bool:
-        """True for a flat parameter, and for a view into one that stands where the original was."""
+        """Returns whether a parameter is flat, or a view into a flat one that replaces the original."""
         return id(parameter) in self._replaced
 
     def _take_in(self, flat: Any) -> None:
@@ -166,7 +168,7 @@ def _flat_param(module: nn.Module) -> Any:
 
 
 def _originals(flat: Any) -> Iterator[tuple[tuple[int, str], Original]]:
-    """By id of the module and name in it."""
+    """Yields the original parameters, each with the id of its module and its name there."""
     params = flat._params or [flat] * flat._num_params
     rows = zip(flat._param_infos, flat._shapes, flat._shard_param_infos, params, strict=True)
     for index, (info, shape, shard, param) in enumerate(rows):

@@ -1,7 +1,7 @@
-"""What modules hold besides parameters and buffers, and how it is put back: objects stay, their content returns.
+"""Saves and restores the state of modules other than parameters and buffers: objects stay, their content is restored.
 
-Found by way of attributes, containers, closures, bound methods and helper objects. Not followed: classes, globals,
-loggers, and objects of the compiler.
+State is found through attributes, containers, closures, bound methods and helper objects, but not through classes,
+globals, loggers and objects of the compiler.
 """
 
 from __future__ import annotations
@@ -29,35 +29,37 @@ from torch.utils._python_dispatch import _disable_current_modes
 from distprof.model.held_tensors import Undo, undo_of
 
 MOST = 100_000
-"""So many objects that may change are followed."""
+"""A model with more mutable objects than this cannot be restored."""
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device,
                    torch.Size, torch.layout})
 IGNORED = (type, types.ModuleType, enum.Enum, logging.Logger, logging.Handler, nn.Parameter,
            LazyModuleMixin)
-"""A logger leads to all others. Copies of parameters would double what the model needs. Lazy modules become others."""
+"""Not followed. A logger refers to all others; copies of parameters would double the memory of the model; lazy modules
+change their class."""
 FOREIGN = ("torch._", "torch.fx", "torch.distributed", "torch.jit", "distprof.")
-"""How modules begin whose objects and functions are not the model's own."""
+"""Beginnings of names of Python modules whose objects and functions do not belong to the model."""
 HOOKS = "_hooks"
-"""How the attributes of modules end that have them."""
+"""End of the names of module attributes that contain hooks."""
 SEQUENCES = (list, deque, bytearray, array.array)
 
 
 class CannotRestoreError(Exception):
-    """A model holds what cannot be put back, like an iterator."""
+    """A model contains something that cannot be restored, like an iterator."""
 
 
 @contextmanager
 def attributes_kept(model: nn.Module, *, strict: bool = True) -> Iterator[None]:
-    """Restores attributes of a model's modules, and what they hold directly or by way of others.
+    """Restores the attributes of a model's modules and all objects reachable from them.
 
-    Not parameters, and not buffers of these modules.
+    Parameters, and buffers of these modules, are not restored.
 
     Args:
-        model: What may be called inside.
-        strict: Fails before anything is called where something could not be restored; else that is left as it will be.
+        model: The model that may be called inside.
+        strict: Whether to fail before anything is called if something cannot be restored; otherwise it keeps its
+            changes.
 
     Raises:
-        CannotRestoreError: The model holds such a thing.
+        CannotRestoreError: `strict`, and the model contains such an object.
     """
     modules = list(model.modules())
     with _no_modes():
@@ -77,23 +79,23 @@ def _no_modes() -> Iterator[None]:
 
 
 class _Found:
-    """A walk over what is held."""
+    """A walk over all reachable objects."""
 
     def __init__(self, others: Iterable[Any]) -> None:
-        self._others = list(others)  # their ids stay theirs
+        self._others = list(others)  # alive, so that ids stay valid
         self._seen = set(map(id, self._others))
         self._alive = list[Any]()
         self._waiting = list[Any]()
 
     def undo(self, roots: Iterable[Any], *, strict: bool) -> list[Undo]:
-        """What puts each thing back that was found."""
+        """Returns functions that restore each reachable object."""
         found = list[Undo]()
         self._add(roots)
         while self._waiting:
             value = self._waiting.pop()
             try:
                 found += self._visited(value)
-            except Exception as error:  # whatever an object of the user's raises
+            except Exception as error:  # an object of the user may raise anything
                 if strict:
                     raise CannotRestoreError(
                         f"the model holds a {type(value).__name__}, which cannot be put back: {error}") from error
@@ -112,7 +114,7 @@ class _Found:
             raise CannotRestoreError(f"the model holds more than {MOST} objects")
 
     def _visited(self, value: object) -> list[Undo]:
-        """How to put the value itself back; what it holds waits."""
+        """Returns functions that restore the value itself; the objects in it are visited later."""
         if isinstance(value, torch.Tensor):
             return [] if is_lazy(value) or value.is_meta else [undo_of(value)]
         if (known := _state(value)) is not None:
@@ -145,12 +147,12 @@ class _Found:
         return [functools.partial(setattr, cell, "cell_contents", before)]
 
     def _named(self, value: object) -> list[Undo]:
-        """Attributes, those in slots as well."""
+        """Returns functions that restore attributes, including those in slots."""
         found, names = list[Undo](), getattr(value, "__dict__", None)
         if isinstance(names, dict):
             before = dict(names)
             hooks = [held for name, held in names.items() if name.endswith(HOOKS) and isinstance(held, dict)]
-            self._seen.update(map(id, hooks))  # what hooks do is no part of the model
+            self._seen.update(map(id, hooks))  # state of hooks is not part of the model
             self._add(before.values())
             found += [functools.partial(_restore_dict, one, dict(one)) for one in (names, *hooks)]
         for slot in _slots(type(value)):
@@ -170,7 +172,7 @@ def _module_of(value: object) -> str:
 
 
 def _parts(value: object) -> Iterable[Any]:
-    """What an object holds that cannot be exchanged in it."""
+    """Returns what an object contains and cannot be replaced in it."""
     if isinstance(value, (tuple, frozenset)):
         return value
     if isinstance(value, functools.partial):
@@ -199,7 +201,7 @@ def _get(slot: types.MemberDescriptorType, value: object) -> Any:
 
 
 def _state(value: object) -> Undo | None:
-    """How to put back what has a state of its own."""
+    """Returns a function that restores an object with a state of its own, like a random generator; None for others."""
     numpy = sys.modules.get("numpy")
     if isinstance(value, torch.Generator):
         return functools.partial(_restore_generator, value, value.get_state())
@@ -220,13 +222,13 @@ def _restore_generator(generator: torch.Generator, before: torch.Tensor) -> None
 
 
 def _nothing() -> None:
-    """For what cannot change."""
+    """Restores an object that cannot change."""
 
 
 def _restore_dict(holder: dict[Any, Any], before: dict[Any, Any]) -> None:
     if _same(holder, before) and _same(holder.values(), before.values()):
         return
-    # not by the methods of a subclass, but the order of an OrderedDict is its own
+    # not with methods of a subclass; but an OrderedDict keeps its own order
     base: Any = OrderedDict if isinstance(holder, OrderedDict) else dict
     for name in [name for name in holder if name not in before]:
         base.pop(holder, name)
@@ -265,5 +267,5 @@ def _restore_slot(slot: types.MemberDescriptorType, value: object, before: objec
 
 
 def _same(some: Any, others: Any) -> bool:
-    """Whether these are the same objects; to compare them may compare tensors."""
+    """Returns whether these are the same objects; `==` might compare tensors."""
     return len(some) == len(others) and all(map(operator.is_, some, others))

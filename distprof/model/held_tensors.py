@@ -1,4 +1,4 @@
-"""How tensors of all kinds that a model holds are put back: theirs are the place, the content and the memory."""
+"""Restores tensors of all kinds that a model holds: their place in memory, their content, and freed memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, to
 
 
 def undo_of(tensor: torch.Tensor) -> Undo:
-    """How to put a tensor back to where it lies now, with the content that it has now.
+    """Returns a function that restores a tensor to its current place in memory and its current content.
 
     Raises:
-        Exception: That cannot be done with tensors of its kind, as a first try shows.
+        Exception: Tensors of this kind cannot be restored, as a first try showed.
     """
     if _is_wrapper(tensor):
         return _inner_kept(tensor)
     with torch.inference_mode(tensor.is_inference()):
-        place = tensor.detach()  # where it lies, should it come to lie elsewhere
+        place = tensor.detach()  # the current place, in case it is moved
         place_once = _written_once(place)
         undo = functools.partial(_restore_tensor, tensor, place, place_once, place_once.clone(), _num_bytes(place_once))
     undo()
@@ -34,7 +34,7 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def _inner_kept(tensor: torch.Tensor) -> Undo:
-    """Of what is made of other tensors: those."""
+    """Returns a function that restores a tensor that consists of others, by restoring these."""
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     inner = {name: getattr(tensor, name) for name in names}
     undo = [undo_of(one) for one in inner.values()]
@@ -50,7 +50,8 @@ def _inner_kept(tensor: torch.Tensor) -> Undo:
 
 
 def _written_once(place: torch.Tensor) -> torch.Tensor:
-    """What can be written as a whole; what was expanded cannot, and what is nested has no strides."""
+    """Returns a view of all elements that can be written at once: expanded tensors have elements several times, and
+    nested tensors have no strides."""
     if place.layout is not torch.strided:
         return place
     if place.is_nested:
@@ -59,13 +60,13 @@ def _written_once(place: torch.Tensor) -> torch.Tensor:
 
 
 def _num_bytes(tensor: torch.Tensor) -> int:
-    """Of its memory, which scripts may give back while the tensor stays."""
+    """Returns the bytes of its storage, which scripts may free while the tensor exists."""
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def _restore_tensor(tensor: torch.Tensor, place: torch.Tensor, place_once: torch.Tensor, before: torch.Tensor,
                     num_bytes: int) -> None:
-    # by way of .data: a graph of the user's that waits for its backward must not see a new version
+    # through .data: a graph of the user that awaits its backward must not see a new version
     if _num_bytes(place_once) < num_bytes:
         place_once.untyped_storage().resize_(num_bytes)
     if tensor.is_inference():
@@ -75,7 +76,7 @@ def _restore_tensor(tensor: torch.Tensor, place: torch.Tensor, place_once: torch
     if place.layout in COMPRESSED:
         place.data.copy_(before)
         return
-    if place.layout is not torch.strided:  # to copy would exchange what lies within `place` alone
+    if place.layout is not torch.strided:  # copying would only replace the parts of `place`
         tensor.data = before
         return
     place_once.data.copy_(before)
@@ -84,6 +85,6 @@ def _restore_tensor(tensor: torch.Tensor, place: torch.Tensor, place_once: torch
 
 
 def _lies_at(tensor: torch.Tensor, place: torch.Tensor) -> bool:
-    if tensor.is_quantized or tensor.is_nested:  # for which torch cannot tell
+    if tensor.is_quantized or tensor.is_nested:  # torch cannot tell for these
         return tensor.data_ptr() == place.data_ptr() and tensor.numel() == place.numel()
     return tensor.is_set_to(place)

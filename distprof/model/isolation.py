@@ -1,4 +1,4 @@
-"""A context in which a model may be called and after which everything is as before."""
+"""A context in which a model may be called, and after which everything is restored."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from distprof.model.compiled import ForcedEager
 from distprof.own import reentrant_lock
 
 _ALONE = reentrant_lock()
-"""Random state and the compiler's stance belong to the process: two threads must not restore them at once."""
+"""Random state and the compiler's stance belong to the process: two threads must not restore them concurrently."""
 
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module]) -> Iterator[Callable[[nn.Module], None]]:
     """Restores random state, buffers, gradients, training flags and the compiler's stance, also after an error.
 
-    Compiled models run uncompiled inside: nothing is compiled, and nothing has to be compiled again afterwards.
-    A second thread waits until the first is done.
+    Inside, compiled models run eagerly: nothing is compiled, and nothing has to be recompiled afterwards. A second
+    thread waits until the first is done.
 
     Yields:
-        A function that takes in one module more, one that is found only as it is called.
+        A function that protects one more module, found only when it was called.
     """
     with _ALONE, ExitStack() as stack:
         stack.enter_context(_random_state())
         eager = ForcedEager()
         eager.start()
         stack.callback(eager.stop)
-        kept: set[int] = set()  # ids; the contexts below keep what has them alive
+        kept: set[int] = set()  # ids of modules that the contexts below keep alive
 
         def keep(module: nn.Module) -> None:
             if id(module) in kept:
                 return
             inside = list(module.modules())
             kept.update(map(id, inside))
-            with torch._C.DisableTorchFunction(), _disable_current_modes():  # these copies are not the model's work
+            with torch._C.DisableTorchFunction(), _disable_current_modes():  # these copies are not work of the model
                 for context in (_buffers, _gradients, _training):
                     stack.enter_context(context(inside))
 
@@ -66,7 +66,7 @@ def _random_state() -> Iterator[None]:
 
 @contextmanager
 def _buffers(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """A forward call in training mode changes running means."""
+    """Restores buffers: a forward call in training mode changes running means."""
     places = [(owner._buffers, name, buffer) for owner in modules for name, buffer in owner._buffers.items()]
     contents = [(buffer, buffer.detach().clone()) for _, _, buffer in places
                 if buffer is not None and not is_lazy(buffer) and not buffer.is_meta and not buffer.is_inference()]
@@ -76,7 +76,7 @@ def _buffers(modules: Sequence[nn.Module]) -> Iterator[None]:
         for holder, name, buffer in places:
             holder[name] = buffer
         for buffer, content in contents:
-            # by way of .data: a graph of the user's that waits for its backward must not see a new version
+            # through .data: a graph of the user that awaits its backward must not see a new version
             buffer.data.copy_(content)
 
 
@@ -98,7 +98,7 @@ def _gradients(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _training(modules: Sequence[nn.Module]) -> Iterator[None]:
-    kept = [(sub, sub.training) for sub in modules if hasattr(sub, "training")]  # a frozen script has none
+    kept = [(sub, sub.training) for sub in modules if hasattr(sub, "training")]  # frozen scripts lack it
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Module paths: every module of the root models that are called gets a name.
+"""Module paths: every module of a called root model gets a name.
 
 Wrappers (DDP, FSDP1, torch.compile, checkpoint_wrapper) are transparent: they share the path of what they wrap.
 """
@@ -18,17 +18,17 @@ WRAPPED = {
     "CheckpointWrapper": "_checkpoint_wrapped_module",
     "OptimizedModule": "_orig_mod",
 }
-"""Class of a wrapper -> name of its only child."""
+"""Class of a wrapper -> name of its child."""
 
 
 def is_wrapper(module: nn.Module) -> bool:
-    """True for a module that only runs another one; FSDP2 makes subclasses of it with names of their own."""
+    """Returns whether a module only runs another one; FSDP2 creates subclasses of wrappers with names of their own."""
     return any(base.__name__ in WRAPPED for base in type(module).__mro__)
 
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """One module at its place in a model."""
+    """A module at its place in a model."""
 
     model: Model
     name: str
@@ -39,7 +39,7 @@ class Site:
 
     @property
     def path(self) -> str:
-        """The module path as tables have it: `layers.0`, `model1:layers.0`."""
+        """Module path as in tables: `layers.0`, `model1:layers.0`."""
         return f"{self.model.prefix}{self.name}"
 
     @property
@@ -55,11 +55,11 @@ class Model:
     prefix: str = ""
     sites: dict[str, Site] = field(default_factory=dict)
     outermost: weakref.ref[nn.Module] | None = None
-    """The module that was called: the wrapper of the root, where it has one."""
+    """The module that was called: the wrapper of the root, if it has one."""
     trained: bool = False
-    """False while every call of it was evaluation: a teacher, an average of weights."""
+    """False while all its calls were evaluation: a teacher, averaged weights."""
     left_out: bool = False
-    """True once it is known that only threads call it whose steps are not recorded."""
+    """True once it is known that only threads whose steps are not recorded call it."""
     _had_parameters: bool = False
 
     @property
@@ -67,12 +67,12 @@ class Model:
         return self.sites[""]
 
     def called(self) -> nn.Module | None:
-        """The module that was called, else the root; None where neither is alive."""
+        """Returns the module that was called, or else the root; None if neither is alive."""
         outermost = self.outermost() if self.outermost is not None else None
         return outermost if outermost is not None else self.root.module()
 
     def has_parameters(self) -> bool:
-        """False for a loss function and the like; a model that the script has dropped has those that it had."""
+        """Returns whether it has parameters, unlike a loss function; remains True if the script drops the model."""
         if not self._had_parameters:
             module = self.root.module()
             self._had_parameters = module is not None and next(module.parameters(), None) is not None
@@ -80,22 +80,22 @@ class Model:
 
 
 class ModuleMap:
-    """All models that were called, and the site of each of their modules."""
+    """All models that were called, and the sites of their modules."""
 
     def __init__(self) -> None:
         self.models: list[Model] = []
         self._sites: dict[int, Site] = {}
         self._called: dict[tuple[int, int], Site] = {}
-        """(outer site, module) -> site of the module as it is called there."""
+        """(id of the outer site, id of the module) -> site of the module when it is called there."""
 
     def find(self, module: nn.Module) -> Site | None:
-        """The site of a module that is known."""
+        """Returns the site of a module; None if it is unknown."""
         site = self._sites.get(id(module))
-        # the id of a dead module may have gone to a new one
+        # a new module may have the id of a dead one
         return site if site is not None and (site.module() is module or is_wrapper(module)) else None
 
     def find_called(self, module: nn.Module, outer: Site) -> Site | None:
-        """The site of a module that is called inside another: a shared one has one for each of its parents."""
+        """Returns the site of a module called inside another; a shared module has one for each of its parents."""
         key = id(outer), id(module)
         site = self._called.get(key)
         if site is None or site.module() is not module:
@@ -107,7 +107,8 @@ class ModuleMap:
         return site
 
     def _alias(self, module: nn.Module, outer: Site) -> Site | None:
-        """A site below `outer` for a module whose own site is elsewhere; None where `outer` does not have it."""
+        """Returns a site below `outer` for a module whose own site is elsewhere; None if `outer` does not contain
+        it."""
         name = _name_in(outer, module)
         if name is None:
             return None
@@ -117,11 +118,11 @@ class ModuleMap:
             path, Site(model, path, type(module).__name__, parent, weakref.ref(module)))
 
     def add_root(self, module: nn.Module) -> Site:
-        """Takes in a module that was called from outside of every module."""
+        """Adds a module that was called from outside all modules, as a root."""
         model = Model(outermost=weakref.ref(module))
         self._called.clear()  # sites may move
         inside = {id(sub) for _, sub in module.named_modules()}
-        parts = [old for old in self.models if id(old.root.module()) in inside]  # asked before their roots move
+        parts = [old for old in self.models if id(old.root.module()) in inside]  # before their roots move
         model.trained = any(old.trained for old in parts)
         self.models = [old for old in self.models if old not in parts]
         for raw_name, path, sub in _unwrapped(module):
@@ -136,7 +137,7 @@ class ModuleMap:
         return model.root
 
     def _moved(self, module: nn.Module, model: Model, path: str) -> Site | None:
-        """The site of a module that was called on its own before, at its place in the model that has it."""
+        """Moves the site of a module that was called on its own before to its place in the model that contains it."""
         site = self.find(module)
         if site is not None:
             site.model.sites.pop(site.name, None)
@@ -146,7 +147,8 @@ class ModuleMap:
         return site
 
     def adopt(self, module: nn.Module, parent: Site) -> Site:
-        """Takes in a module that was called inside another: it was added there since, or is no child of any."""
+        """Adds a module that was called inside another: it was attached there later, or is not a child of any
+        module."""
         name = _name_in(parent, module) or type(module).__name__
         model, name = parent.model, f"{parent.name}.{name}".lstrip(".")
         site = model.sites.get(name) or _site(model, name, module)
@@ -154,7 +156,7 @@ class ModuleMap:
         return site
 
     def drop(self, model: Model) -> None:
-        """Forgets a model, which is of no interest."""
+        """Forgets a model that is not recorded."""
         model.left_out = True
         if model in self.models:
             self.models.remove(model)
@@ -164,20 +166,21 @@ class ModuleMap:
             self._number()
 
     def sites(self) -> Iterator[Site]:
-        """Every module of every model."""
+        """Yields the sites of all models."""
         for model in self.models:
             yield from model.sites.values()
 
     def roots(self) -> list[nn.Module]:
-        """The root modules that are alive, as they were called: with the wrappers around them."""
+        """Returns the root modules that are alive, as they were called, including wrappers."""
         return [module for model in self.models if (module := model.called()) is not None]
 
     def of_the_model(self) -> list[Model]:
-        """The models that totals are of: without those that were only called in evaluation, if there are others."""
+        """Returns the models that totals include: without those that were only called in evaluation, if there are
+        others."""
         return [model for model in self.models if model.trained] or self.models
 
     def _number(self) -> None:
-        # the first model with parameters is "the" model, whatever was called before it
+        # the first model with parameters has no prefix, whatever was called before it
         ordered = sorted(self.models, key=lambda model: not model.has_parameters())
         for index, model in enumerate(ordered):
             model.prefix = f"model{index}:" if index else ""
@@ -185,7 +188,7 @@ class ModuleMap:
 
 
 def _name_in(outer: Site, module: nn.Module) -> str | None:
-    """Path of a module below another one; None where it is not there."""
+    """Returns the path of a module below another one; None if it is not there."""
     holder = outer.module()
     return None if holder is None else next(
         (path for _, path, sub in _unwrapped(holder) if sub is module and path), None)
@@ -202,7 +205,7 @@ def _site(model: Model, path: str, module: nn.Module) -> Site:
 
 
 def _unwrapped(root: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
-    """Raw name, path without wrappers, and module, parents first."""
+    """Yields raw name, path without wrappers, and module, parents first."""
     paths: dict[str, str] = {}
     wrappers: set[str] = set()
     for raw_name, module in root.named_modules():

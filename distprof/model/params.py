@@ -1,10 +1,10 @@
-"""Counts parameters: what a rank stores, what it must hold, and what the model has.
+"""Counts parameters: what a rank stores, what it needs, and what the model has.
 
 A data-parallel shard (FSDP, ZeRO-3) counts with its unsharded size, a model-parallel shard with its own.
 
-Routed experts see a share of the tokens. Which modules these are, and to how many of them a token goes, is read from
-what implementations of mixtures of experts have in common: children with `expert` in their name, beside a gate or
-router whose weight has a row per expert, and the number of experts of a token as an attribute.
+Routed experts process a fraction of the tokens. Which modules these are, and how many of them process a token, follows
+from what implementations of mixtures of experts have in common: children with `expert` in their name, next to a gate or
+router whose weight has one row per expert, and the number of experts per token as an attribute.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ class OwnParam(NamedTuple):
     """A parameter of one module."""
 
     name: str
-    """In the module; '' where it has none."""
+    """Name in the module."""
     key: Hashable
-    """Equal for a parameter that several modules share."""
+    """The same for a parameter that several modules share."""
     shape: tuple[int, ...] | None
     param: HeldParam
     tensor: torch.Tensor | None
-    """Its values, where they lie on this rank as they are used; None for a part of a flat or packed parameter."""
+    """The parameter, if its values are on this rank in the form in which they are used; None for a part of a flat
+    parameter."""
 
 
 class _Held(NamedTuple):
-    """What a module has itself."""
+    """Parameters and buffers of a module itself."""
 
     params: dict[Hashable, HeldParam]
     buffers: dict[int, torch.Tensor]
@@ -46,28 +47,28 @@ class _Held(NamedTuple):
 
 
 class ParamCounter:
-    """Counts the parameters of modules and of all inside them; each object is unpacked once."""
+    """Counts the parameters of modules including their submodules; each packed object is unpacked once."""
 
     def __init__(self, roots: Sequence[nn.Module], topology: Topology) -> None:
-        """Looks for flat parameters.
+        """Finds flat parameters.
 
         Args:
-            roots: The modules, or the roots that they are in.
-            topology: Where this rank stands.
+            roots: The modules to count, or root modules that contain them.
+            topology: The mesh, and the place of this rank in it.
         """
         self._topology = topology
         self._flat = FlatParams(roots)
         self._packed = PackedParams()
         self._own: dict[int, list[OwnParam]] = {}
-        """By id of the module, like all that follow; a counter lives while the modules do."""
+        """By id of the module, as are the next three; modules must outlive the counter."""
         self._held: dict[int, _Held] = {}
         self._trees: dict[int, dict[int, nn.Module]] = {}
-        """A module and all inside it, each once."""
+        """A module and all its submodules, each once."""
         self._open: set[int] = set()
-        """Modules whose trees are being looked for."""
+        """Modules whose trees are being collected."""
 
     def below(self, modules: Sequence[nn.Module]) -> ParamCount:
-        """Counts parameters and buffers of modules and of all inside them, a tied one once."""
+        """Counts parameters and buffers of modules and their submodules, tied ones once."""
         inside: dict[int, nn.Module] = {}
         for module in modules:
             inside.update(self._inside(module))
@@ -85,7 +86,7 @@ class ParamCounter:
     def _inside(self, module: nn.Module) -> dict[int, nn.Module]:
         found = self._trees.get(id(module))
         if found is None:
-            if id(module) in self._open:  # a module that has itself inside
+            if id(module) in self._open:  # a module that contains itself
                 return {id(inner): inner for inner in module.modules()}
             self._open.add(id(module))
             found = {id(module): module}
@@ -98,19 +99,19 @@ class ParamCounter:
     def _look_at(self, module: nn.Module) -> _Held:
         quantized = quantized_weights(module).numbers
         buffers = {id(buffer): buffer for name, buffer in module._buffers.items() if buffer is not None
-                   and name not in quantized and not is_lazy(buffer)}  # one that no call has filled holds nothing yet
+                   and name not in quantized and not is_lazy(buffer)}  # lazy buffers have no elements yet
         params: dict[Hashable, HeldParam] = {own.key: own.param for own in self.own_params(module)}
         found = self._held[id(module)] = _Held(params, buffers, bool(self.packed(module)))
         return found
 
     def own(self, module: nn.Module) -> int:
-        """Counts the parameters of a module without those of the modules inside it."""
+        """Counts the parameters of a module, excluding submodules."""
         held = self._held.get(id(module)) or self._look_at(module)
         packed = self.packed(module) if held.has_packed else ()
         return sum(param.size for param in held.params.values()) + sum(param.size for param in packed)
 
     def own_params(self, module: nn.Module) -> list[OwnParam]:
-        """The parameters of a module without those of the modules inside it, packed ones left out."""
+        """Returns the parameters of a module, excluding submodules and packed parameters."""
         if id(module) not in self._own:
             self._own[id(module)] = list(self._looked_up(module))
         return self._own[id(module)]
@@ -128,13 +129,13 @@ class ParamCounter:
             yield OwnParam(original.name, original.key, original.shape, original.param, None)
 
     def packed(self, module: nn.Module) -> list[PackedParam]:
-        """Those that a module itself holds packed for quantized kernels."""
+        """Returns the parameters that a module itself holds packed for quantized kernels."""
         return self._packed.of([module])
 
 
 def _summed(params: Collection[HeldParam], packed: list[PackedParam], buffers: Iterable[torch.Tensor],
             topology: Topology) -> ParamCount:
-    """Packed parameters are never trained nor sharded."""
+    """Sums up parameters and buffers; packed parameters are never trained or sharded."""
     size = stored = trainable = num_bytes = 0
     dtypes: dict[str, int] = defaultdict(int)
     for param in params:
@@ -161,7 +162,8 @@ def _summed(params: Collection[HeldParam], packed: list[PackedParam], buffers: I
 
 
 def _unique(params: Collection[HeldParam], topology: Topology) -> int | None:
-    """Sum of whole sizes; beside tensors that are known to be parts a plain one is a replica."""
+    """Returns the sum of whole sizes; None if unknown. A plain tensor next to tensors known to be shards is a
+    replica."""
     divided = topology.sizes.get("tp", 1) * topology.sizes.get("ep", 1) > 1
     if divided and not any(param.whole_is_known for param in params):
         return None
@@ -171,17 +173,17 @@ def _unique(params: Collection[HeldParam], topology: Topology) -> int | None:
 ROUTERS = ("gate", "router")
 NUM_EXPERTS = ("num_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts", "num_total_experts",
                "n_experts", "num_local_experts")
-"""Names of the number of experts; the last is that of all experts in Mixtral, and of this rank's in DeepSpeed, whose
-router says the other."""
+"""Attributes for the number of experts. The last one counts all experts in Mixtral but those of this rank in DeepSpeed,
+where the router has the total."""
 TOP_K = ("top_k", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "topk", "moe_router_topk", "k")
 
 
 def active_ratios(root: nn.Module) -> dict[int, float]:
-    """Share of the tokens that a routed expert sees, if all experts get the same.
+    """Returns the fraction of tokens that routed experts process, if all experts get the same number.
 
     Returns:
-        id of a module -> experts of a token / experts, for routed experts and what is inside them; what does not say
-        both numbers is left out.
+        id of a module -> experts per token / number of experts, for routed experts and their submodules; without those
+        of models that do not state both numbers.
     """
     return {id(inner): ratio for module in root.modules() if (ratio := _ratio(module)) is not None
             for inner in _routed(module)}
@@ -200,7 +202,7 @@ def _ratio(module: nn.Module) -> float | None:
 
 
 def _rows(router: nn.Module) -> int | None:
-    """Rows of the only matrix of a router: one per expert."""
+    """Returns the rows of the only matrix of a router, one per expert; None if there are several matrices or none."""
     matrices = [parameter for parameter in router.parameters() if parameter.dim() == 2]
     return int(matrices[0].shape[0]) if len(matrices) == 1 else None
 

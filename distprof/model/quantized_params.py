@@ -1,10 +1,10 @@
-"""Parameters of quantized modules: packed in objects that are no tensors, or of few bits with scales beside them.
+"""Parameters of quantized modules: packed into objects that are not tensors, or low-bit tensors with scales.
 
-Parameters that modules hold packed for quantized kernels, in objects that are no tensors. `torch.ao.nn.quantized` keeps
-weights and biases of linear, convolution, recurrent and embedding layers that way.
+`torch.ao.nn.quantized` packs weights and biases of linear, convolution, recurrent and embedding layers into objects for
+quantized kernels.
 
-Weights of few bits in plain tensors, with their scales beside them: what they were in the model that was quantized.
-Linear layers say how large they are (GPTQ, AWQ, HQQ, EETQ, BitNet, 8-bit floats); of experts the class has to be known.
+Low-bit weights in plain tensors, next to their scales, count as in the model before quantization. Linear layers state
+their size (GPTQ, AWQ, HQQ, EETQ, BitNet, 8-bit floats); for experts, the class must be known.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from distprof.model.tensors import dtype_name, tensors
 from distprof.shape_formulas.operator_call import numbers_an_element
 
 CLASSES = tuple(f"__torch__.torch.classes.{room}." for room in ("quantized", "rnn", "sparse"))
-"""How names of torch's own packed classes begin; a script, or a class of a user, may have an `unpack` of its own."""
+"""Beginnings of the names of torch's packed classes; scripts and classes of users may have other `unpack` methods."""
 HALF = "quantized_fp16"
-"""What a recurrent layer calls itself whose weights are kept in half precision."""
+"""Type name in the state of a recurrent layer whose weights are stored in half precision."""
 
 
 class PackedParam(NamedTuple):
-    """One weight or bias."""
+    """A packed weight or bias."""
 
     size: int
     dtype: str
@@ -36,16 +36,16 @@ class PackedParam(NamedTuple):
 
 
 class PackedParams:
-    """Finds packed parameters; each object is unpacked once, which takes a copy of its weights."""
+    """Finds packed parameters; each object is unpacked once, because that copies its weights."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Any, list[PackedParam]]] = {}
-        """id of an object -> the object, which stays alive, and what it holds."""
+        """id of a packed object -> the object, which is kept alive, and its parameters."""
         self._in: dict[int, list[Any]] = {}
-        """Objects in a module, by its id; modules outlive this."""
+        """id of a module -> its packed objects; modules must outlive this."""
 
     def of(self, modules: Iterable[nn.Module]) -> list[PackedParam]:
-        """The packed parameters that these modules hold themselves, shared ones once."""
+        """Returns the packed parameters of these modules themselves, shared ones once."""
         holders = {id(value): (value, module) for module in modules for value in self._values(module)}
         return [param for value, module in holders.values() for param in self._held(value, module)]
 
@@ -68,7 +68,7 @@ def _is_packed(value: object) -> bool:
 
 
 def _unpacked(value: Any, *, half: bool) -> list[PackedParam]:
-    """What an object gives back, or for the cell of a recurrent layer what its linear layers do."""
+    """Unpacks an object; for the cell of a recurrent layer, its linear layers."""
     methods = value._method_names()
     if "unpack" in methods:
         return [_described(tensor, half=half) for tensor in tensors(value.unpack())]
@@ -82,35 +82,36 @@ def _leaves(state: object) -> list[Any]:
 
 
 def _described(tensor: torch.Tensor, *, half: bool) -> PackedParam:
-    """Weights in half precision are given back in single precision; biases are kept in that."""
+    """Describes an unpacked tensor. Half-precision weights are unpacked to single precision, in which biases are
+    stored."""
     kept = torch.float16 if half and tensor.dim() > 1 else tensor.dtype
     return PackedParam(tensor.numel(), dtype_name(kept), tensor.numel() * kept.itemsize)
 
 
 FEW_BITS = ("uint8", "int8", "int16", "int32", "float8", "float4")
-"""How types begin that hold weights of few bits, one or several in an element."""
+"""Beginnings of the names of element types for low-bit weights, one or several per element."""
 WEIGHTS = ("weight", "qweight", "weight_packed", "W_q")
 SIZES = (("in_features", "out_features"), ("infeatures", "outfeatures"))
 TWO_IN_A_BYTE = frozenset({"Mxfp4GptOssExperts", "FP8Experts"})
-"""Experts whose weights, where they are integers, hold two numbers a byte."""
+"""Classes of experts whose integer weights have two numbers per byte."""
 SCALE = re.compile(r"(^|_)(scales?|zeros?|zero_points?|qzeros)(_inv|_and_zero|_global)?\d*$")
-"""Names of numbers that only serve to restore weights."""
+"""Names of scales and zero points, which only serve to restore weights."""
 
 
 class QuantizedWeights(NamedTuple):
-    """Tensors that a module itself holds."""
+    """Quantized tensors of a module itself."""
 
     numbers: Mapping[str, Fraction]
-    """Name -> numbers of the model in each element. Buffers among them are parameters of the model."""
+    """Name -> numbers of the original model in each element. Buffers among them were parameters of that model."""
     beside: frozenset[str]
-    """Parameters that the model did not have."""
+    """Parameters that the original model did not have: scales and zero points."""
 
 
 NONE = QuantizedWeights({}, frozenset())
 
 
 def quantized_weights(module: nn.Module) -> QuantizedWeights:
-    """What is quantized in a module, without those inside it."""
+    """Returns what is quantized in a module, excluding submodules."""
     held = {name: tensor for name, tensor in (*module._parameters.items(), *module._buffers.items())
             if tensor is not None and not is_lazy(tensor)}
     few = {name: tensor for name, tensor in held.items()

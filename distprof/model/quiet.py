@@ -1,5 +1,5 @@
-"""What we do in the thread of a script is not noticed: torch does not warn of us, modes and tensors of the script are
-not asked, and no number moves that it may keep.
+"""Hides our work in the script's thread: torch does not warn about it, no modes or tensor subclasses of the script are
+called, and hook numbers that the script may save do not change.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 ERRORS = 2
-"""The level of torch's C++ log at which it warns of nothing."""
+"""The level of torch's C++ log at which warnings are not logged."""
 
 
 class QuietAbout:
     """Keeps one warning from being shown, or raised, between `start` and `stop`."""
 
     def __init__(self, words: str) -> None:
-        """For the UserWarning whose text begins with what this regular expression matches."""
-        # as the list of filters has it; the functions that change the list would let old warnings show again
+        """Selects the UserWarning whose text begins with a match of this regular expression."""
+        # in the form of the list of filters; functions of `warnings` that change it would show old warnings again
         self.filter = ("ignore", re.compile(words), UserWarning, None, 0)
 
     def start(self) -> None:
@@ -33,14 +33,14 @@ class QuietAbout:
         filters.insert(0, self.filter)
 
     def stop(self) -> None:
-        """Leaves it to the filters of the script again."""
+        """Leaves the warning to the script's filters again."""
         filters: Any = warnings.filters
         filters[:] = [entry for entry in filters if entry is not self.filter]
 
 
 @contextmanager
 def quiet_log() -> Iterator[None]:
-    """Keeps torch's C++ code from logging warnings for a moment: with them it tells what we do, on stderr."""
+    """Keeps torch's C++ code from logging warnings about our work on stderr."""
     level = _log_level()
     before = None if level is None else level.value
     try:
@@ -54,7 +54,7 @@ def quiet_log() -> Iterator[None]:
 
 @cache
 def _log_level() -> ctypes.c_int | None:
-    """The variable that TORCH_CPP_LOG_LEVEL sets when torch is loaded; None where it is not to be found."""
+    """Returns the variable that TORCH_CPP_LOG_LEVEL sets when torch is loaded; None if it cannot be found."""
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so")),
                                    "FLAGS_caffe2_log_level")
@@ -63,14 +63,14 @@ def _log_level() -> ctypes.c_int | None:
 
 
 is_traced = torch._C._get_tracing_state
-"""Not None while `torch.jit.trace` runs the model."""
+"""Returns something other than None while `torch.jit.trace` runs the model."""
 FIRST = -(1 << 40)
 _numbers = [FIRST]
-"""The next number of a hook of ours; torch counts from 0, and saves the numbers of a model's hooks with it."""
+"""The next number of one of our hooks. torch counts from 0, and saves the numbers of hooks with a model."""
 
 
-class unnoticed:  # contextlib would take five times as long
-    """While it is entered, no `__torch_function__` of the script is called, and new hooks have numbers of ours."""
+class unnoticed:  # contextlib takes five times as long
+    """A context in which no `__torch_function__` of the script is called, and new hooks get our own numbers."""
 
     __slots__ = ("_disabled", "_number")
 

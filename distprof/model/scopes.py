@@ -1,4 +1,4 @@
-"""Which module is running: global forward hooks call the instruments that listen, with a frame per call.
+"""Which module is running: global forward hooks create a frame per call and pass it to listeners.
 
 The hooks are balanced under exceptions and activation checkpointing, keep a stack per thread, and are silent
 while torch.compile traces.
@@ -28,7 +28,7 @@ Guard = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class GradientWatch:
-    """Whether a gradient has reached the results of a model."""
+    """Observes whether a gradient reaches the results of a model."""
 
     __slots__ = ("_model", "seen")
 
@@ -37,7 +37,7 @@ class GradientWatch:
         self.seen = False
 
     def watch(self, result: object) -> None:
-        """Looks out for the gradient of these results."""
+        """Registers hooks for the gradient of these results."""
         for node in {tensor.grad_fn for tensor in tensors(result) if tensor.grad_fn is not None}:
             node.register_prehook(self._on_gradient)
 
@@ -59,21 +59,22 @@ class Frame:
         self.evaluation: bool = outer is not None and outer.evaluation
         """True inside a root call without gradient in a job that trains: validation, a teacher, a rollout."""
         self.gradient: GradientWatch | None = outer.gradient if outer is not None else None
-        """Sees whether a gradient comes, where that is not known yet: without one the call was evaluation."""
+        """Observes whether a gradient arrives, if that is still unknown: without one, the call was evaluation."""
         self.without_gradient: Site | None = outer.without_gradient if outer is not None else None
-        """The root of a call of which no gradient may come: whether that is evaluation, all steps tell together."""
+        """The root of a call that may get no gradient: whether that is evaluation can only be decided from all
+        steps."""
         self.in_backward = in_backward
-        """True inside backward: a checkpoint, a function with a backward of its own, or a hook calls the module."""
+        """True if it is called during backward: by activation checkpointing, a custom backward or a hook."""
         self.learns: bool = outer is not None and outer.learns
         """True inside a root call with gradients on, in a job that trains."""
         self.recompute = recompute
-        """True where it ran forward in this step already: activation checkpointing calls it again."""
+        """True if it has already run forward in this step: activation checkpointing repeats the call."""
         self.data: dict[object, Any] = {}
-        """What the listeners keep between enter and exit, each under itself."""
+        """Data of listeners between enter and exit; each uses itself as the key."""
 
     @property
     def phase(self) -> str:
-        """forward, evaluation, recompute, or backward for a module that runs only there."""
+        """forward, evaluation, recompute, or backward for a module that runs only in backward."""
         if self.in_backward:
             return "recompute" if self.recompute else "backward"
         return EVALUATION if self.evaluation else "forward"
@@ -85,7 +86,7 @@ class Frame:
 
     @property
     def repeats_outer(self) -> bool:
-        """True where the same site runs already: a wrapper's inner module, a recursion."""
+        """True if a call of the same site is already running: that of a wrapper, or a recursion."""
         outer = self.outer
         while outer is not None:
             if outer.site is self.site:
@@ -95,7 +96,7 @@ class Frame:
 
 
 class Listener(Protocol):
-    """What an instrument does when a module is entered and left."""
+    """An instrument that is called when a module is entered and left."""
 
     def enter(self, frame: Frame) -> None: ...
 
@@ -113,7 +114,7 @@ class _Stack(threading.local):
 
 
 def in_backward() -> bool:
-    """True on a thread that runs a backward pass."""
+    """Returns whether this thread runs a backward pass."""
     return graph_task() != NO_GRAPH_TASK
 
 
@@ -126,31 +127,31 @@ class ModuleScopes:
         """Begins without listeners.
 
         Args:
-            modules: Takes in every root that is called.
-            guard: Wraps what torch calls.
-            before_root: Called before the outermost calls.
-            one_thread: Ignores modules that other threads call, unless `modules` has them already.
-            judge: Called behind `before_root`; sets whether the call is evaluation.
+            modules: Gets every root module that is called.
+            guard: Wraps the hooks.
+            before_root: Called before each outermost call.
+            one_thread: Whether to ignore modules that other threads call, unless `modules` already has them.
+            judge: Called after `before_root`; decides whether the call is evaluation.
         """
         self.modules = modules
         self._judge = judge
         self._one_thread = one_thread
         self._thread = 0
         self.left_out: Collection[int] = ()
-        """Native ids of threads whose calls are not looked at."""
+        """Native ids of threads whose calls are ignored."""
         self.compilations = 0
-        """How often torch.compile compiled while there were listeners."""
+        """Number of compilations by torch.compile while there were listeners."""
         self._before_root = before_root
         self._by_thread: dict[int, list[Frame]] = {}
         self._stack = _Stack(self._by_thread)
         self._listeners: list[Listener] = []
         self._listeners_inside: list[Listener] = []
-        """Those that hear of other calls than the outermost ones as well."""
+        """Listeners that are also called for calls other than the outermost ones."""
         self._ran: set[Site] = set()
         """Modules that ran forward in this step."""
         self._handles: list[Any] = []
         self.failed_in: Site | None = None
-        """Where the last exception left a forward call, innermost module first."""
+        """The innermost module whose forward call the last exception left."""
         self._enter, self._exit = guard(self._on_enter), guard(self._on_exit)
         self._compiled = CompiledCalls(self._enter, self._exit)
         self._quiet = QuietAbout(ABOUT_HOOKS)
@@ -158,7 +159,7 @@ class ModuleScopes:
         never_compile(type(self)._on_enter, type(self)._on_exit)
 
     def add(self, listener: Listener, *, roots_only: bool = False) -> None:
-        """Adds a listener, if wanted of outermost calls in forward alone; the first one installs the hooks."""
+        """Adds a listener, of all calls or only of outermost calls in forward; the first one installs the hooks."""
         self._listeners.append(listener)
         if not roots_only:
             self._listeners_inside.append(listener)
@@ -185,11 +186,12 @@ class ModuleScopes:
             self._stack = _Stack(self._by_thread)
 
     def begin_inside(self, module: nn.Module) -> None:
-        """For a listener that is added in a call of a module, in front of its forward: as if it had been there."""
+        """Enters a module for a listener that was added during its call, before its forward, as if it had been there
+        before."""
         self._enter(module, ())
 
     def next_step(self) -> None:
-        """A step ended: what runs in a backward pass from now on repeats nothing of it."""
+        """Begins a new step: what runs in a later backward pass repeats nothing of the previous one."""
         self._ran.clear()
 
     @property
@@ -199,13 +201,13 @@ class ModuleScopes:
         return frames[-1] if frames else None
 
     def current_on(self, thread: int) -> Frame | None:
-        """The innermost running call on another thread, by its `ident`."""
+        """Returns the innermost running call on another thread, by its `ident`."""
         frames = self._by_thread.get(thread)
         return frames[-1] if frames else None
 
     @property
     def frames(self) -> list[Frame]:
-        """The running calls on this thread, outermost first: the list itself, which goes on changing."""
+        """The running calls on this thread, outermost first; this list keeps changing."""
         return self._stack.frames
 
     def _hook(self) -> None:
@@ -218,7 +220,7 @@ class ModuleScopes:
     def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
-            # torch 2.13 forgets this one, and would think for ever that there are hooks
+            # torch 2.13 forgets to remove this, and would believe for ever that there are hooks
             nn_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles = []
 
@@ -248,7 +250,7 @@ class ModuleScopes:
         if frame.is_root:
             self.failed_in = None
             self._compile_watch.start()
-            self._before_root(frame)  # may switch instruments, so it precedes them
+            self._before_root(frame)  # may switch listeners, so it comes first
             self._judge(frame)
             listeners = self._listeners
         frames.append(frame)
@@ -267,7 +269,7 @@ class ModuleScopes:
         return site
 
     def _on_exit(self, module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
-        # after an exception torch leaves the kwargs out, with_kwargs or not
+        # after an exception, torch omits the kwargs even with with_kwargs
         returned_well = len(rest) == 2
         kwargs, result = rest if returned_well else ({}, *rest)
         frames = self._stack.frames

@@ -1,4 +1,5 @@
-"""The tensors in nested arguments and results, names of element types, and whether gradients pass what was written."""
+"""Tensors in nested arguments and results, names of element types, and whether gradients flow through written
+tensors."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ from distprof.errors import UsageError
 PLAIN_VALUES = frozenset({
     type(None), bool, int, float, complex, str, bytes, slice, torch.dtype, torch.device, torch.layout,
     torch.memory_format})
-"""Types of values that hold no tensor."""
+"""Types of values without tensors."""
 
 
 def tensors(tree: object) -> list[torch.Tensor]:
-    """All tensors in nested tuples, lists, dicts, dataclasses and registered containers, in order."""
+    """Returns all tensors in nested tuples, lists, dicts, dataclasses and registered containers, in order."""
     found: list[torch.Tensor] = []
     return found if _all_plain(tree, found) else list(_tensors(tree, set()))
 
 
 def _all_plain(tree: Any, found: list[torch.Tensor]) -> bool:
-    """Collects the tensors of a tree of built-in containers and values; False where there is something else.
+    """Collects the tensors of a tree of built-in containers and values; returns False if it contains anything else.
 
-    Nearly all calls are such trees, and the general way is 20 times slower.
+    Nearly all arguments are such trees, and the general method is 20 times slower.
     """
     if isinstance(tree, torch.Tensor):
         found.append(tree)
@@ -54,7 +55,7 @@ def _all_plain(tree: Any, found: list[torch.Tensor]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_closed(kind: type) -> bool:
-    """True if objects of this class have no parts, unless it is registered with torch as a container."""
+    """Returns whether objects of this class have no parts, unless torch knows the class as a container."""
     return not issubclass(kind, (Mapping, list, tuple)) and not hasattr(kind, "__dataclass_fields__")
 
 
@@ -63,12 +64,12 @@ def _tensors(tree: object, opened: set[int]) -> Iterator[torch.Tensor]:
         if isinstance(leaf, torch.Tensor):
             yield leaf
         elif id(leaf) not in opened and (parts := _parts(leaf)):
-            opened.add(id(leaf))  # containers may hold each other
+            opened.add(id(leaf))  # containers may contain each other
             yield from _tensors(parts, opened)
 
 
 def _parts(leaf: Any) -> list[Any]:
-    """What a container holds that torch does not open: dataclasses, subclasses of dict, tuple and list."""
+    """Returns the parts of containers that torch does not open: dataclasses, subclasses of dict, tuple and list."""
     if hasattr(type(leaf), "__dataclass_fields__"):
         return [getattr(leaf, field.name, None) for field in fields(leaf)]  # a slot may be empty
     if isinstance(leaf, Mapping):
@@ -77,13 +78,13 @@ def _parts(leaf: Any) -> list[Any]:
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: object) -> Any:
-    """A copy of nested containers and dataclasses with other tensors."""
+    """Copies nested containers and dataclasses, replacing tensors."""
     def changed(leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             return change(leaf)
         if not is_dataclass(leaf) or isinstance(leaf, type) or not tensors(leaf):
             return leaf
-        twin: Any = type(leaf).__new__(type(leaf))  # copy.copy wants a value in every slot
+        twin: Any = type(leaf).__new__(type(leaf))  # copy.copy requires a value in every slot
         if hasattr(leaf, "__dict__"):
             vars(twin).update(vars(leaf))
         for field in fields(leaf):
@@ -96,12 +97,12 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: object) ->
 
 @cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """An element type as tables have it: torch.float32 -> "float32"."""
+    """Returns the name of an element type in tables: torch.float32 -> "float32"."""
     return str(dtype).removeprefix("torch.")
 
 
 def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
-    """The tensors that one is made of: a sparse one, or one of a class that wraps others; None for a plain tensor."""
+    """Returns the parts of a sparse tensor or of a subclass that wraps tensors; None for a plain tensor."""
     if tensor.layout is torch.sparse_coo:
         return tensor._indices(), tensor._values()
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -116,12 +117,12 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
 
 
 def has_data(*found: torch.Tensor | None) -> bool:
-    """True if the values of these tensors can be read; meta and fake tensors have none."""
+    """Returns whether the values of these tensors can be read; meta and fake tensors have none."""
     return all(tensor is None or not (tensor.is_meta or isinstance(tensor, FakeTensor)) for tensor in found)
 
 
 def check_storage(tree: object) -> None:
-    """Raises a UsageError if a tensor takes no memory, so that work with it takes no time."""
+    """Raises a UsageError if a tensor has no storage, because operators on it take no time."""
     for tensor in tensors(tree):
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             kind = "fake tensors" if isinstance(tensor, FakeTensor) else "tensors on the meta device"
@@ -130,17 +131,17 @@ def check_storage(tree: object) -> None:
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The first tensor of a call, those given by position before others; None without one."""
+    """Returns the first tensor of a call, positional arguments first; None without one."""
     return next(iter((*tensors(args), *tensors(kwargs))), None)
 
 
 def num_rows(tensor: torch.Tensor | None) -> int | None:
-    """First dimension of a tensor on this rank; None without one."""
+    """Returns the size of the first dimension of a tensor on this rank; None without one."""
     return None if tensor is None or not tensor.dim() else int(_local(tensor).shape[0])
 
 
 def num_elements(tensor: torch.Tensor) -> int:
-    """Elements of a tensor on this rank."""
+    """Returns the number of elements of a tensor on this rank."""
     return int(_local(tensor).numel())
 
 
@@ -149,30 +150,30 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def num_samples(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """First dimension of the first tensor that went into a root module; None without one."""
+    """Returns the size of the first dimension of the first tensor passed to a root module; None without one."""
     return num_rows(first_tensor(args, kwargs))
 
 
 FORWARD = "forward"
 FUNCTIONAL = "_functional_collectives.py"
 ITS_AUTOGRAD = "_autograd"
-"""Ends names of functions in that file whose autograd functions are in C++."""
+"""End of the names of functions in that file whose autograd functions are in C++."""
 NOT_SHARED = 2
-"""Users of a storage of one tensor: the tensor, and who asks."""
+"""Largest number of references to a storage that only one tensor uses: the tensor's own, and that of the query."""
 num_users: Any = getattr(torch._C, "_storage_Use_Count", None)
 
 
 def in_autograd_function() -> bool:
-    """True inside the forward of an autograd function, which switches gradients off.
+    """Returns whether the forward of an autograd function is running, in which gradients are off.
 
-    Activation checkpointing (the reentrant kind) calls modules in there whose forward backward repeats.
+    Reentrant activation checkpointing calls modules in it, and repeats their forward in backward.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_name == FORWARD and code.co_argcount:
             first: Any = frame.f_locals.get(code.co_varnames[0])
-            if BackwardCFunction in type(first).__mro__:  # not isinstance(): some objects answer that by running code
+            if BackwardCFunction in type(first).__mro__:  # not isinstance(), for which some objects run code
                 return True
         elif code.co_name.endswith(ITS_AUTOGRAD) and code.co_filename.endswith(FUNCTIONAL):
             return True
@@ -181,10 +182,11 @@ def in_autograd_function() -> bool:
 
 
 def reaches_autograd(written: Sequence[torch.Tensor]) -> bool | None:
-    """Whether gradients pass what is written here, while they are on; None where a look at the tensors does not tell.
+    """Returns whether gradients flow through written tensors, while gradients are on; None if the tensors do not show
+    it.
 
     Args:
-        written: What an operator that autograd does not know has written.
+        written: Tensors that an operator unknown to autograd has written.
     """
     if in_autograd_function() or any(tensor.requires_grad for tensor in written):
         return True
@@ -192,6 +194,7 @@ def reaches_autograd(written: Sequence[torch.Tensor]) -> bool | None:
 
 
 def _is_its_own(tensor: torch.Tensor) -> bool:
-    """Whether no other tensor has these numbers, as `x.data` has those of x; one number is no part of an activation."""
+    """Returns whether no other tensor shares these values, as `x.data` shares those of x; a single number is never part
+    of an activation."""
     return tensor.numel() <= 1 or (num_users is not None and tensor.layout is torch.strided
                                    and num_users(tensor.untyped_storage()._cdata) <= NOT_SHARED)

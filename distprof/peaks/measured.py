@@ -1,4 +1,4 @@
-"""Measured peak rates: FLOP/s of matrix products per dtype and bytes/s of a copy."""
+"""Measured peak rates: FLOP/s of matrix products for each dtype, and bytes/s of a copy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from distprof.units import counted
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 LONG_ENOUGH_NS = 20_000_000
-"""Long enough that launch overhead does not matter."""
+"""Products take at least this long, so that launch overhead does not matter."""
 RUNS = 9
 TF32 = "tf32"
 SMALLEST, LARGEST = 256, 8192
 COPY_BYTES = 256 << 20
-"""More than caches hold."""
+"""Larger than caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class MeasuredRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPeak:
-    """All measured rates of a device."""
+    """The measured rates of a device."""
 
     device: str
     num_threads: int | None
@@ -53,16 +53,16 @@ class MeasuredPeak:
 
 
 def measure_peak(device: torch.device | str = "cpu", *, runs: int = RUNS) -> MeasuredPeak:
-    """Measures products of square matrices in each dtype, and a copy; takes some seconds and up to 1.5 GB.
+    """Measures products of square matrices in each dtype, and a copy; takes a few seconds and up to 1.5 GB.
 
-    The size doubles from 256 until a product takes 20 ms, at most to 8192.
+    The size is doubled, starting from 256, until a product takes 20 ms, up to 8192.
 
     Args:
         device: A CPU or CUDA device.
         runs: Number of runs, of which the median is taken.
 
     Raises:
-        UsageError: The device is another one, or `runs` is less than 1.
+        UsageError: The device is of another type, or `runs` is less than 1.
     """
     place = torch.device(device)
     if place.type not in ("cpu", "cuda") or runs < 1:
@@ -78,7 +78,7 @@ def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None
     """Measures the peak of a device in one dtype; None if it cannot multiply in it.
 
     Args:
-        dtype: As torch writes it, like bfloat16; `tf32` for float32 products that may use TF32.
+        dtype: Name in torch, like bfloat16; `tf32` for float32 products that may use TF32.
         device: A CPU or CUDA device.
     """
     place, may_use_tf32 = torch.device(device), dtype == TF32
@@ -92,7 +92,7 @@ def measured_peak(dtype: str, device: torch.device | str = "cpu") -> Peak | None
 
 
 @contextmanager
-def _allowing_tf32(allowed: bool) -> Iterator[None]:  # noqa: FBT001 (what it allows is its name)
+def _allowing_tf32(allowed: bool) -> Iterator[None]:  # noqa: FBT001 (the function's name says what is allowed)
     settings: Any = torch.backends.cuda.matmul
     name, on = ("fp32_precision", TF32) if hasattr(settings, "fp32_precision") else ("allow_tf32", True)  # torch 2.8
     before = getattr(settings, name)
@@ -114,10 +114,10 @@ def _matmul(dtype: torch.dtype, device: torch.device, runs: int) -> MeasuredRate
 
 
 def _long_product(dtype: torch.dtype, device: torch.device, runs: int) -> tuple[int, float]:
-    """The first size that takes long enough, and its median time."""
+    """Returns the first size that takes long enough (or the largest), and its median time."""
     size = SMALLEST
     while True:
-        # not zeros: a GPU multiplies them faster, because they draw less power
+        # not zeros: GPUs multiply them faster, because that draws less power
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty(size, size, device=device, dtype=dtype)
 

@@ -1,6 +1,6 @@
 """Published peak rates of devices, one row of `PEAKS` per device: dense FLOP/s per dtype, and bytes/s.
 
-Vendors also print tensor core rates with 2:4 sparsity, twice the dense rates. All rates here are dense.
+Vendors also publish tensor core rates with 2:4 sparsity, twice the dense rates. All rates here are dense.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from functools import cache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePeaks:
-    """One device as torch names it."""
+    """Published peak rates of one device."""
 
     pattern: str
-    """Regular expression for the whole device name; a variant with another name needs its own row."""
+    """Regular expression for the whole device name in torch; a variant with another name needs its own row."""
     flops_per_second: Mapping[str, float]
-    """Dtype -> rate of the fastest unit for dense matrix products, on GeForce with accumulation in float32 like torch.
-
-    float32 is without TF32, float64 with tensor or matrix cores if the device has them. A missing dtype is not
+    """Dtype -> rate of the fastest unit for dense matrix products; on GeForce with accumulation in float32, as in
+    torch. float32 excludes TF32; float64 includes tensor or matrix cores if the device has them. A missing dtype is not
     accelerated or not published."""
     bytes_per_second: float
     """Memory bandwidth."""
     source: str
-    """Publication of the vendor."""
+    """The vendor's publication."""
     year: int
     """Year of the source."""
 
@@ -43,7 +42,7 @@ class Peak:
 
 @cache
 def device_peaks(device_name: str) -> DevicePeaks | None:
-    """The row of a device.
+    """Returns the row of a device.
 
     Args:
         device_name: As `torch.cuda.get_device_name()` gives it.
@@ -55,12 +54,12 @@ def device_peaks(device_name: str) -> DevicePeaks | None:
 
 
 def peak(device_name: str, dtype: str) -> Peak | None:
-    """Peak rates of a device in a dtype.
+    """Returns the peak rates of a device in a dtype.
 
     Args:
         device_name: As `torch.cuda.get_device_name()` gives it.
-        dtype: As torch writes it, with or without `torch.`; `tf32` for float32 products that may use TF32. Every
-            8-bit float is `float8`.
+        dtype: Name in torch, with or without `torch.`; `tf32` for float32 products that may use TF32. All 8-bit floats
+            are `float8`.
 
     Returns:
         None if the device has no row, or the row lacks the dtype.
@@ -77,7 +76,7 @@ def peak(device_name: str, dtype: str) -> Peak | None:
 def _row(pattern: str, source: str, year: int, *, gigabytes: float, fp64: float | None = None,
          fp32: float | None = None, tf32: float | None = None, fp16: float | None = None, bf16: float | None = None,
          fp8: float | None = None, int8: float | None = None) -> DevicePeaks:
-    """A row with rates in TFLOP/s and bandwidth in GB/s, as data sheets print them."""
+    """Returns a row for rates in TFLOP/s and bandwidth in GB/s, as in data sheets."""
     tera = {"float64": fp64, "float32": fp32, "tf32": tf32, "float16": fp16, "bfloat16": bf16, "float8": fp8,
             "int8": int8}
     return DevicePeaks(pattern=pattern, source=source, year=year, bytes_per_second=gigabytes * 1e9,

@@ -1,1 +1,1 @@
-"""What other FLOP counters report for a call that distprof has counted; none of them need be installed."""
+"""What other FLOP counters report for a call that distprof has counted; they need not be installed."""

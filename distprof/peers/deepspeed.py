@@ -1,6 +1,6 @@
 """FLOPs and MACs that DeepSpeed's flops profiler reports for a counted call, by function and module.
 
-Calls for which DeepSpeed 0.19.8 counts something else than it means to.
+Reproduces calls for which DeepSpeed 0.19.8 counts something other than intended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BUGS = {
                      "nn.TransformerEncoderLayer, is not counted",
     "outside_modules": "calls outside all profiled modules are not counted",
 }
-"""Bugs that exact counting reproduces: name -> what the package does."""
+"""Bugs that exact counting reproduces: name -> what DeepSpeed does."""
 
 NOT_REPRODUCED = {
     "imported_name": "a function imported by its own name (from torch.nn.functional import linear) is not counted",
@@ -53,7 +53,7 @@ NOT_REPRODUCED = {
     "rnn_without_batch": "an unbatched sequence counts its features as time steps; an unbatched cell raises",
     "einops_names": "einops.einsum with axis names of several letters raises or is misread",
 }
-"""Bugs of calls that look like any other in our record; they are counted by the convention."""
+"""Bugs for calls that our records cannot distinguish from others; these are counted by the convention."""
 
 RECURRENT_TYPES = frozenset({torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM, torch.nn.RNNCell, torch.nn.GRUCell,
                              torch.nn.LSTMCell})
@@ -61,16 +61,15 @@ RECURRENT_TYPES = frozenset({torch.nn.RNN, torch.nn.GRU, torch.nn.LSTM, torch.nn
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """What the package makes of a call."""
-
+    """How DeepSpeed miscounts a call."""
     bug: str
     """Key of `BUGS`."""
     amount: Amount | None
-    """None where it raises."""
+    """FLOPs and MACs that DeepSpeed counts; None if it raises."""
 
 
 def quirk(call: FunctionCall) -> Quirk | None:
-    """What the package makes of a call that it counts wrongly; None where it does what it means to."""
+    """Returns how DeepSpeed miscounts a call; None if it counts as intended."""
     if call.path.site is None:
         return Quirk("outside_modules", (0, 0))
     if _is_held(call, call.path.site):
@@ -82,7 +81,8 @@ def quirk(call: FunctionCall) -> Quirk | None:
 
 
 def is_ignored(call: FunctionCall) -> bool:
-    """True for operators, and for the inner half of a function in two parts: the convention has no call there."""
+    """Returns whether the convention does not count a call: operators like +, and a function called by itself, which is
+    counted once."""
     return call.spelling == OPERATOR or call.outer == call.name
 
 
@@ -186,21 +186,21 @@ _QUIRKS: dict[str, Callable[[FunctionCall], Quirk | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedLine(PeerLine):
-    """Equal calls of one function by one module; `reason` is the convention in a few words, or the bug."""
+    """Equal calls of one function in one module; `reason` is the convention in a few words, or the bug."""
 
     calls: int
     bug: str | None = None
-    """Key of `BUGS` where the package counts something else than it means to."""
+    """Key of `BUGS` if DeepSpeed counts something other than intended."""
     raises: bool = False
-    """True where the package raises; the numbers are those of the convention."""
+    """True if DeepSpeed raises; the numbers are then those of the convention."""
 
 
 def peer_lines(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
-    """One line for all equal calls of a function by a module.
+    """Returns one line for all equal calls of a function in a module.
 
     Args:
         counts: A counted call.
-        exact: The numbers of DeepSpeed 0.19.8, bugs included. False: those that its convention means.
+        exact: True for the numbers of DeepSpeed 0.19.8, including bugs; False for those of its convention.
     """
     found = ((call, deepspeed_line(call, calls, exact=exact)) for call, calls in counts.functions.items())
     fused = fused_paths(counts.functions) if exact else frozenset()
@@ -209,7 +209,7 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[DeepSpeedLine]:
 
 
 def deepspeed_line(call: FunctionCall, calls: int, *, exact: bool) -> DeepSpeedLine | None:
-    """The line of calls that are all equal; None for a function without a rule."""
+    """Returns the line of a number of equal calls; None for a function without a rule."""
     rule = RULES.get(call.name)
     if rule is None or is_ignored(call):
         return None

@@ -1,8 +1,8 @@
 """DeepSpeed's counting convention: FLOPs and MACs by torch function.
 
-This is what its flops profiler (0.19.8) means to count; where it counts something else is in `deepspeed`.
+This is what its flops profiler (0.19.8) intends to count; `deepspeed` has the cases in which it counts something else.
 
-Work of recurrent layers: torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu and their cells.
+`Recurrence` is the work of recurrent layers: torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu and their cells.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Recurrence:
 
     @classmethod
     def of(cls, call: FunctionCall) -> Recurrence:
-        """From a call like torch.lstm(input, hx, weights, ...) or torch.lstm_cell(input, hx, *weights)."""
+        """Reads a call like torch.lstm(input, hx, weights, ...) or torch.lstm_cell(input, hx, *weights)."""
         name = call.name.rpartition(".")[2]
         kind, data = name.removesuffix("_cell"), call.args[0]
         sizes = call.args[1]
-        packed = isinstance(sizes, TensorSpec) and sizes.dtype == "int64"  # batch sizes, where else the state is
+        packed = isinstance(sizes, TensorSpec) and sizes.dtype == "int64"  # batch sizes instead of the state
         weights = call.args[2:] if name in CELLS else call.args[3 if packed else 2]
         return cls(kind=kind, rows=data.numel() // data.shape[-1], packed=packed,
                    weights=tuple(spec for spec in weights if isinstance(spec, TensorSpec)))
 
     @property
     def matrices(self) -> list[TensorSpec]:
-        """All weights that are no biases."""
+        """All weights except biases."""
         return [spec for spec in self.weights if len(spec.shape) == 2]
 
     @property
     def gates(self) -> list[TensorSpec]:
-        """Input and hidden weights of the gates, of every layer and direction."""
+        """Input and hidden weights of the gates, for all layers and directions."""
         return [spec for spec in self.matrices if spec.shape[0] == self.weights[0].shape[0]]
 
     @property
@@ -59,11 +59,12 @@ class Recurrence:
         return len(self.gates) < len(self.matrices)
 
     def macs(self) -> int:
-        """Multiply-accumulates with every weight matrix for every row."""
+        """Returns the multiply-accumulates: every row with every weight matrix."""
         return self.rows * sum(spec.numel() for spec in self.matrices)
 
     def flops(self, *, projections: bool = True) -> int:
-        """By DeepSpeed's convention: a product of n numbers is 2n - 1 FLOPs, the gates some per hidden unit."""
+        """Returns the FLOPs by DeepSpeed's convention: 2n - 1 per dot product of n numbers, plus `LAYERS` per hidden
+        unit for gates."""
         products = sum(2 * spec.numel() - spec.shape[0] for spec in (self.matrices if projections else self.gates))
         biases = sum(spec.numel() for spec in self.weights if len(spec.shape) == 1)
         units = self.weights[0].shape[0] // GATES[self.kind] * len(self.gates) // 2
@@ -76,7 +77,7 @@ Amount = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FunctionRule:
-    """What one call of a function counts."""
+    """How one call of a function is counted."""
 
     amount: Callable[[FunctionCall], Amount]
     sentence: str
@@ -84,13 +85,13 @@ class FunctionRule:
 
 
 def operand(call: FunctionCall, position: int, name: str) -> TensorSpec:
-    """An argument that is a tensor."""
+    """Returns a tensor argument; a TensorSpec without dimensions if it is not a tensor."""
     found = call.argument(position, name)
     return found if isinstance(found, TensorSpec) else TensorSpec((), "")
 
 
 def output_of(call: FunctionCall) -> TensorSpec:
-    """The tensor a call returned, the first one of several."""
+    """Returns the tensor that a call returned, or the first of several."""
     found = call.output
     while isinstance(found, tuple) and not isinstance(found, TensorSpec):
         found = found[0]
@@ -98,7 +99,7 @@ def output_of(call: FunctionCall) -> TensorSpec:
 
 
 def doubled(macs: int, extra: int = 0) -> Amount:
-    """A contraction: two FLOPs per MAC."""
+    """Returns the amount of a contraction: two FLOPs per MAC, plus extra FLOPs."""
     return 2 * macs + extra, macs
 
 
@@ -121,7 +122,7 @@ def _transposed_convolution(call: FunctionCall) -> Amount:
 
 
 def added_bias(call: FunctionCall, additions: int) -> int:
-    """So many additions where the call has a bias, otherwise none."""
+    """Returns the additions if the call has a bias, otherwise 0."""
     return additions if isinstance(call.argument(2, "bias"), TensorSpec) else 0
 
 
@@ -206,4 +207,4 @@ RULES: dict[str, FunctionRule] = {
     **_rules([*LAYERS, *CELLS], _recurrence, "recurrence: 1 less per product, biases, 1, 7 or 10 FLOPs per unit for "
              "the gates", ["torch"]),
 }
-"""Function -> how its calls count; functions that are not here count nothing."""
+"""Function -> how its calls are counted; other functions count 0."""

@@ -1,4 +1,4 @@
-"""Work of Einstein sums on the cheapest order of contractions."""
+"""Work of einsum in the cheapest order of contractions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ Shape = tuple[int, ...]
 
 
 def contraction_work(equation: str, shapes: Sequence[Shape]) -> tuple[int, int]:
-    """FLOPs and MACs of an equation for operands of these shapes.
+    """Returns the FLOPs and MACs of an equation for operands of these shapes.
 
-    A step that sums over a label takes 2 FLOPs per MAC, one that does not 1 per element.
+    A step that sums over a label counts 2 FLOPs per MAC, other steps 1 per element.
     """
     terms, result = _labels(equation, shapes)
     sizes = {label: size for term, shape in zip(terms, shapes, strict=True)
              for label, size in zip(term, shape, strict=True) if size != 1}
     flops = macs = 0
-    for chosen in _cheapest(equation, shapes)[0][1:]:  # which of the remaining operands each step contracts
+    for chosen in _cheapest(equation, shapes)[0][1:]:  # indices of the remaining operands that each step contracts
         parts = [terms[index] for index in chosen]
         terms = [term for index, term in enumerate(terms) if index not in chosen]
         wanted = {*result}.union(*terms)
@@ -32,11 +32,12 @@ def contraction_work(equation: str, shapes: Sequence[Shape]) -> tuple[int, int]:
 
 
 def _labels(equation: str, shapes: Sequence[Shape]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """Labels of each operand and of the result; dimensions behind an ellipsis get numbers from the right."""
+    """Returns the labels of each operand and of the result; dimensions of an ellipsis get numbers as labels, from the
+    right."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     ranks = [len(shape) - len(term.replace("...", "")) for term, shape in zip(left.split(","), shapes, strict=True)]
     terms = [_expand(term, rank) for term, rank in zip(left.split(","), ranks, strict=True)]
-    if not arrow:  # labels that occur once, by name
+    if not arrow:  # labels that occur once, in alphabetical order
         letters = left.replace(",", "").replace("...", "")
         right = "..." + "".join(sorted(label for label in set(letters) if letters.count(label) == 1))
     return terms, _expand(right, max(ranks, default=0))
@@ -48,13 +49,13 @@ def _expand(term: str, rank: int) -> tuple[str, ...]:
 
 
 def printed_flops(equation: str, shapes: Sequence[Shape]) -> float:
-    """FLOPs of the cheapest order in the report that numpy prints: 2 per MAC, in four digits."""
+    """Returns the FLOPs of the cheapest order as numpy prints them in its report: 2 per MAC, with four digits."""
     lines = (line.partition(":") for line in _cheapest(equation, shapes)[1].splitlines())
     return next(float(number) for label, _, number in lines if "optimized flop" in label.lower())
 
 
 def _cheapest(equation: str, shapes: Sequence[Shape]) -> tuple[list[tuple[int, ...]], str]:
-    """numpy's order of contractions and its report, without operands in memory."""
+    """Returns numpy's order of contractions and its report, without allocating operands."""
     import numpy
 
     found: tuple[list[tuple[int, ...]], str] = numpy.einsum_path(

@@ -1,9 +1,9 @@
-"""fvcore's flops for a counted call, line by line with what it loses.
+"""fvcore's flops for a counted call: one line per function and module, and the work that fvcore misses.
 
-fvcore's rules: flops and activations of single operators. Its convention (0.1.5): forward only, 1 multiply-accumulate
-is 1 flop; batch norm 2 per element in eval and 5 in training, other norms 5 (each one less without weights), adaptive
-average pooling 1 per input, upsampling 1 (nearest) or 4 (bilinear) and grid sampling 4 per output. Attention, recurrent
-layers, activations and arithmetic have no rule.
+Also fvcore's rules for flops and activations of single operators. Its convention (0.1.5): forward only; 1
+multiply-accumulate is 1 flop; batch norm 2 per element in eval and 5 in training, other norms 5 (each one less without
+weights), adaptive average pooling 1 per input, upsampling 1 (nearest) or 4 (bilinear) and grid sampling 4 per output.
+Attention, recurrent layers, activations and arithmetic have no rule.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from distprof.peers.jit_values import JitValue, get_shape
 from distprof.peers.traced_ops import FUSED_ATTENTION, OUTSIDE, PeerLine, TracedOp, traced_ops
 
 OperatorRule = Callable[[list[JitValue], list[JitValue]], Any]
-"""Arguments and results of an operator -> its count, or a Counter with names."""
+"""Arguments and results of an operator -> its count, or a Counter by name."""
 BATCHED_PRODUCTS = frozenset({"abc,abd->acd", "abc,adc->adb"})
-"""Einstein sums that count exactly, with their labels renamed in order of appearance."""
+"""einsum equations that fvcore counts exactly, with labels renamed in order of appearance."""
 
 
 def _shape(value: JitValue) -> list[int]:
@@ -35,7 +35,7 @@ def _size(value: JitValue) -> int:
 
 def _matmul(inputs: list[JitValue], _outputs: list[JitValue]) -> int:
     second = _shape(inputs[1])
-    # fvcore stops at a vector; everything else is its count, which forgets batches that only the second operand has
+    # as fvcore, which ignores batches that only the second operand has; for a vector, fvcore raises
     return _size(inputs[0]) * (second[-1] if len(second) > 1 else 1)
 
 
@@ -101,7 +101,7 @@ _FREE = """
     __and__ bitwise_not clamp clamp_ eq floor floor_divide ge gt max nonzero relu relu_ remainder Int ScalarImplicit
 """
 FREE = frozenset(f"aten::{name}" for name in _FREE.split())
-"""Operators that fvcore takes for free and does not list as unsupported."""
+"""Operators that fvcore ignores without listing them as unsupported."""
 
 BUGS: Mapping[str, str] = {
     "aten::matmul": "ignores batch dimensions that only the second operand has",
@@ -113,28 +113,29 @@ BUGS: Mapping[str, str] = {
     FUSED_ATTENTION: "fused multi-head attention (eval without gradients) has no rule, so its projections are lost "
                      "too",
 }
-"""Where fvcore departs from its own convention: operator -> how."""
+"""Operator -> how fvcore deviates from its own convention."""
 NO_RULE = "no rule: 0"
 UNUSED = "its result is unused: a trace drops such operators, although they ran"
 
 
 CallSite = tuple[str, str | None]
-"""A torch function and the module that called it."""
+"""A torch function and the path of the module that called it."""
 Counted = tuple[str, str | None, str]
-"""The same, and the kind of its operator in a trace."""
+"""Torch function, module path, and kind of the operator in a trace."""
 
 
 def by_name(op: TracedOp, result: object) -> Counter[str]:
-    """The result of a rule as a Counter; a plain number gets the name of the operator."""
+    """Returns the result of a rule as a Counter; a plain number gets the name of the operator."""
     return result if isinstance(result, Counter) else Counter({op.kind.rpartition("::")[2]: result})
 
 
 def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
-    """A line for each function of each module that fvcore counts, and one of 0 flops for each whose work it loses.
+    """Returns a line for each function and module that fvcore counts, and one of 0 flops for each whose work it misses.
 
     Args:
         counts: A counted call.
-        exact: The numbers of the real package. False: its convention, with every contraction counted as it ran.
+        exact: True for the numbers of the real package; False for its convention, with every contraction counted as it
+            ran.
     """
     ran: dict[CallSite, int] = defaultdict(int)
     for op in counts.ops:
@@ -150,7 +151,7 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
 
 
 def _counted(functions: Mapping[FunctionCall, int], kinds: Collection[str]) -> dict[Counted, int]:
-    """Flops of operators of these kinds."""
+    """Returns the flops of operators of these kinds."""
     sums: dict[Counted, int] = defaultdict(int)
     for traced in traced_ops(functions, FLOPS.__contains__):
         if traced.kind in kinds:

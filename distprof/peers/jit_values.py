@@ -1,9 +1,7 @@
-"""Recorded arguments of torch functions: in the order of the schema, and with the interface of `torch._C.Value`.
+"""Recorded arguments of torch functions, in the order of the operator's schema, as values like `torch._C.Value`.
 
-Recorded arguments with the interface of `torch._C.Value`. Counting rules of fvcore are functions of lists of such
-values. These have the methods that rules use: for shapes, constants and members of lists.
-
-Arguments of torch functions in the order that the schema of their operator has.
+Counting rules of fvcore are functions of lists of `torch._C.Value`. `JitValue` has the methods that rules use: for
+shapes, constants and members of lists.
 """
 
 from __future__ import annotations
@@ -24,19 +22,20 @@ class JitType:
     spec: Any
 
     def sizes(self) -> list[int] | None:
-        """Shape of a tensor; None for anything else."""
+        """Returns the shape of a tensor; None for anything else."""
         return list(self.spec.shape) if isinstance(self.spec, TensorSpec) else None
 
     def dim(self) -> int | None:
-        """Number of dimensions of a tensor; None for anything else."""
+        """Returns the number of dimensions of a tensor; None for anything else."""
         return len(self.spec.shape) if isinstance(self.spec, TensorSpec) else None
 
     def scalarType(self) -> str | None:
-        """Element type of a tensor as torch.jit spells it, like Float or Long."""
+        """Returns the element type of a tensor as in torch.jit, like Float or Long; None for anything else."""
         return _SCALAR_TYPES.get(self.spec.dtype, self.spec.dtype) if isinstance(self.spec, TensorSpec) else None
 
     def kind(self) -> str:
-        """TensorType, ListType, NoneType, IntType, FloatType, BoolType or StringType."""
+        """Returns TensorType, ListType, NoneType, IntType, FloatType, BoolType or StringType; AnyType for anything
+        else."""
         return _KINDS.get(type(self.spec), "AnyType")
 
 
@@ -48,37 +47,37 @@ class JitValue:
     """A `TensorSpec` for a tensor, a tuple for a list, otherwise the value itself."""
 
     def isCompleteTensor(self) -> bool:
-        """True for a tensor: its shape is known."""
+        """Returns whether it is a tensor, whose shape is always known."""
         return isinstance(self.spec, TensorSpec)
 
     def type(self) -> JitType:
-        """Kind, shape and element type."""
+        """Returns kind, shape and element type."""
         return JitType(self.spec)
 
     def toIValue(self) -> Any:
-        """The value of a constant; None for a tensor."""
+        """Returns the value of a constant; None for a tensor."""
         if isinstance(self.spec, TensorSpec):
             return None
         return list(self.spec) if isinstance(self.spec, tuple) else self.spec
 
     def node(self) -> JitValue:
-        """Where it comes from: nothing is known but the value, which has the methods of a node as well."""
+        """Returns the value itself, which also has the methods of a node, as its origin is unknown."""
         return self
 
     def inputs(self) -> list[JitValue]:
-        """Members of a list; nothing for anything else."""
+        """Returns the members of a list; an empty list for anything else."""
         is_list = isinstance(self.spec, tuple) and not isinstance(self.spec, TensorSpec)
         return [JitValue(part) for part in self.spec] if is_list else []
 
     def kind(self) -> str:
-        """prim::ListConstruct for a list, prim::Constant for a constant, prim::Param for a tensor."""
+        """Returns prim::ListConstruct for a list, prim::Constant for a constant, prim::Param for a tensor."""
         if isinstance(self.spec, TensorSpec):
             return "prim::Param"
         return "prim::ListConstruct" if isinstance(self.spec, tuple) else "prim::Constant"
 
 
 def get_shape(value: JitValue) -> list[int] | None:
-    """Shape of a value that a handle gets; None where it is no tensor."""
+    """Returns the shape of a value; None if it is not a tensor."""
     return value.type().sizes()
 
 
@@ -91,13 +90,14 @@ _SCALAR_TYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bf
 
 @cache
 def schemas(kind: str) -> tuple[Any, ...]:
-    """Schemas of an operator that a call from Python can have; empty where there is no such operator."""
+    """Returns the schemas of an operator, excluding out variants; empty if there is no such operator."""
     found = torch._C._jit_get_schemas_for_operator(kind)
     return tuple(schema for schema in found if not any(argument.is_out for argument in schema.arguments))
 
 
 def arguments_of(kind: str, call: FunctionCall) -> list[Any]:
-    """All arguments of a call in the order of the operator's schema; as they were passed where none fits."""
+    """Returns all arguments of a call in the order of the operator's schema, or as they were passed if no schema
+    fits."""
     for schema in schemas(kind):
         bound = _bind(schema.arguments, call)
         if bound is not None:
@@ -106,7 +106,7 @@ def arguments_of(kind: str, call: FunctionCall) -> list[Any]:
 
 
 def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
-    """Arguments of a call in the order of a schema, defaults filled in; None where they do not fit."""
+    """Returns the arguments of a call in the order of a schema, including defaults; None if they do not fit."""
     by_name, given, bound = dict(call.kwargs), list(call.args), []
     for position, argument in enumerate(wanted):
         kind = str(argument.type)
@@ -128,7 +128,8 @@ def _bind(wanted: list[Any], call: FunctionCall) -> list[Any] | None:
 
 
 def _is_member(kind: str, value: object) -> bool:
-    """True for a value that Python functions take as one of several where the operator wants a list."""
+    """Returns whether a value may be the first of several that Python functions accept in place of the operator's
+    list."""
     return isinstance(value, {"List[int]": int, "List[Tensor]": TensorSpec}.get(kind, ()))
 
 

@@ -12,18 +12,19 @@ from distprof.peers.traced_ops import OUTSIDE, PeerLine, fused_paths
 from distprof.shape_formulas.operator_call import OF_COMPLEX, PART_OF_COMPLEX
 
 COUNTED = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::convolution"})
-"""The contractions it has a rule for: no attention kernel, no baddbmm, no recurrent kernel."""
+"""Contractions for which it has a rule; it has none for attention kernels, baddbmm and recurrent kernels."""
 BIAS = "adds the bias, once per output element"
 FUSED = "fused multi-head attention (eval without gradients) has no rule, so its projections are lost too"
 CONVOLUTION = "torch.nn.functional.conv"
 
 
 def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
-    """One line for each function of each module, in forward, 1 per multiply-accumulate.
+    """Returns a line for each function and module, in forward, 1 per multiply-accumulate.
 
     Args:
         counts: A counted call.
-        exact: The numbers of the real package. False: every contraction as it ran, and its additions of biases.
+        exact: True for the numbers of the real package; False for every contraction as it ran, plus additions of
+            biases.
     """
     sums: dict[tuple[str, str | None], list[int]] = defaultdict(lambda: [0, 0])
     for op in counts.ops:
@@ -43,7 +44,7 @@ def peer_lines(counts: Counts, *, exact: bool = True) -> list[PeerLine]:
 
 
 def _as_shaped(op: OpCount) -> int:
-    """Complex numbers count like real ones."""
+    """Returns the MACs with complex numbers counted like real ones, as ptflops does."""
     return op.macs // 4 if op.note == OF_COMPLEX else op.macs * 2 // 3 if op.note == PART_OF_COMPLEX else op.macs
 
 

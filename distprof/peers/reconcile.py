@@ -1,4 +1,4 @@
-"""The difference between distprof's FLOPs and those of another counter, function by function."""
+"""Explains the difference between distprof's FLOPs and those of another counter, function by function."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Peer:
     """Another counter."""
 
     lines: Callable[[Counts], Sequence[PeerLine]]
-    """Lists what the real package counts in the forward part of a counted call, bugs included."""
+    """Lists what the real package counts in the forward part of a counted call, including its bugs."""
     unit: str
-    """What the peer's total counts: flops are 2 per MAC, macs are 1."""
+    """Unit of the peer's total: flops are 2 per MAC, macs are 1."""
 
 
 PEERS = {
@@ -36,7 +36,7 @@ PEERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One torch function that both count differently."""
+    """A torch function that the two counters count differently."""
 
     function: str
     ours: int
@@ -45,21 +45,21 @@ class Difference:
 
     @property
     def difference(self) -> int:
-        """Theirs less ours."""
+        """`theirs` - `ours`."""
         return self.theirs - self.ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
-    """Our total + the differences = the peer's total, to the last unit."""
+    """Our total + all differences = the peer's total, exactly."""
 
     peer: str
     unit: str
     """flops (2 per MAC) or macs (1 per MAC, whatever the peer calls them)."""
     ours: int
-    """Contractions of the forward call."""
+    """distprof's total: contractions of the forward call."""
     theirs: int
-    """The total that the peer prints for the same call, its bugs included."""
+    """The total that the peer prints for the same call, including its bugs."""
     differences: tuple[Difference, ...]
     """Largest first."""
 
@@ -75,14 +75,14 @@ class Reconciliation:
         return "\n".join([*rows, f"{self.peer:<{width}}  {self.theirs:>24,} {self.unit}"])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Returns plain data."""
         return {"peer": self.peer, "unit": self.unit, "ours": self.ours, "theirs": self.theirs,
                 "differences": [{"function": line.function, "ours": line.ours, "theirs": line.theirs,
                                  "difference": line.difference, "reason": line.reason} for line in self.differences]}
 
 
 def reconcile(model: Callable[..., Any], *args: Any, peer: str = "deepspeed", **kwargs: Any) -> Reconciliation:
-    """Explains, down to the last unit, why another counter gives a different total for the same forward call.
+    """Explains exactly why another counter gives a different total for the same forward call.
 
     The peer does not have to be installed.
 
@@ -93,17 +93,17 @@ def reconcile(model: Callable[..., Any], *args: Any, peer: str = "deepspeed", **
         **kwargs: Keyword arguments of the call.
 
     Raises:
-        UsageError: There is no such peer.
+        UsageError: The peer is unknown.
     """
     known_peer(peer)
     return reconcile_counts(count_with_unused(model, *args, **kwargs), peer)
 
 
 def known_peer(name: str) -> Peer:
-    """The peer of this name.
+    """Returns the peer with this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The name is unknown.
     """
     if name not in PEERS:
         raise UsageError(f"unknown counter {name!r}", hint=f"one of {', '.join(PEERS)}")
@@ -111,7 +111,7 @@ def known_peer(name: str) -> Peer:
 
 
 def reconcile_counts(counts: Counts, peer: str) -> Reconciliation:
-    """As `reconcile`, for a call that `count_with_unused` has counted."""
+    """Like `reconcile`, for a call that `count_with_unused` has counted."""
     other = known_peer(peer)
     theirs: dict[str, int] = defaultdict(int)
     reasons: dict[str, list[str]] = defaultdict(list)
@@ -138,7 +138,7 @@ def _ours(counts: Counts, unit: str, theirs: Mapping[str, int]) -> dict[str, int
 
 
 def _function(op: OpCount, theirs: Mapping[str, int]) -> str:
-    """The innermost running function that the peer counts; if there is none, the innermost at all."""
+    """Returns the innermost running function that the peer counts, or else the innermost one."""
     known = [name for name in op.functions if name in theirs]
     return (known or [OUTSIDE, *op.functions])[-1]
 

@@ -1,7 +1,8 @@
-"""The operators that torch.jit.trace would record for the torch functions of a counted call; lines of other counters.
+"""The operators that torch.jit.trace would record for the torch functions of a counted call, and lines of counters.
 
-Nothing is traced. Three things differ from a trace: arithmetic on sizes is missing (a trace makes tensors of them), so
-are attributes like `x.T`, and operators whose result nothing uses are there: callers subtract `Counts.unused`.
+Nothing is traced. There are three differences from a trace: arithmetic on sizes is missing (a trace converts them to
+tensors), attributes like `x.T` are missing, and operators with unused results are included: callers subtract
+`Counts.unused`.
 """
 
 from __future__ import annotations
@@ -21,46 +22,46 @@ FUSED_ATTENTION = "aten::_native_multi_head_attention"
 Recorded = tuple[str, Iterable[Any], Any]
 """Kind, arguments and output of one operator."""
 OUTSIDE = "(no torch function)"
-"""Stands for the function of operators that no torch function called."""
+"""Function of operators that no torch function called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLine:
-    """All calls of one function by one module, as another counter's total has them."""
+    """All calls of one function in one module, as another counter counts them."""
 
     function: str
-    """As torch names it: torch.nn.functional.linear."""
+    """Name in torch, like torch.nn.functional.linear."""
     module_path: str | None
-    """Innermost module; None outside of every module."""
+    """Innermost module; None outside all modules."""
     flops: int
-    """In the unit of the other counter."""
+    """The other counter's number, in its unit."""
     macs: int
-    """Multiply-accumulates the other counter sees."""
+    """Multiply-accumulates that the other counter sees."""
     reason: str = ""
-    """Why this is not what ran; empty where it is."""
+    """Why this differs from what ran; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedOp:
-    """An operator as a trace names it, and how often it ran."""
+    """An operator of a trace, and how often it ran."""
 
     kind: str
     """aten::linear, aten::_convolution, ..."""
     function: str
-    """The torch function it stands for."""
+    """The torch function that called it."""
     path: CallPath
     calls: int
     inputs: list[JitValue]
-    """Arguments in the order of the operator's schema, defaults included."""
+    """Arguments in the order of the operator's schema, including defaults."""
     outputs: list[JitValue]
 
 
 def traced_ops(functions: Mapping[FunctionCall, int], known: Callable[[str], bool]) -> Iterator[TracedOp]:
-    """Lists the operators behind function calls.
+    """Yields the operators of function calls.
 
     Args:
         functions: `Counts.functions`.
-        known: True for kinds whose arguments are needed; the others get none, which is faster.
+        known: Returns True for kinds whose arguments are needed; others get none, which is faster.
     """
     for calls in _by_path(functions).values():
         fused = _fused_attention(calls)
@@ -74,7 +75,7 @@ def traced_ops(functions: Mapping[FunctionCall, int], known: Callable[[str], boo
 
 
 def fused_paths(functions: Mapping[FunctionCall, int]) -> frozenset[CallPath]:
-    """Modules whose attention torch runs as one kernel when nothing watches it."""
+    """Returns the modules whose attention torch runs as one kernel when it is not observed."""
     return frozenset(path for path, calls in _by_path(functions).items() if _fused_attention(calls))
 
 
@@ -86,16 +87,16 @@ def _by_path(functions: Mapping[FunctionCall, int]) -> dict[CallPath, list[tuple
 
 
 def _leaves(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
-    """Calls that do not just call another function of the same module."""
+    """Returns the calls that do not themselves call other recorded functions in the same module."""
     wrappers = {call.outer for call, _ in calls}
     return [(call, number) for call, number in calls if call.name not in wrappers or call.outer == call.name]
 
 
 def _fused_attention(calls: list[tuple[FunctionCall, int]]) -> list[tuple[FunctionCall, int]]:
-    """Calls of multi-head attention that torch fuses when nothing watches it.
+    """Returns the calls of multi-head attention that torch fuses when it is not observed.
 
-    `nn.MultiheadAttention` takes one kernel for all its work in eval mode without gradients, given one batch-first
-    tensor as query, key and value. A function mode keeps it from doing so; it transposes once in and once out then.
+    `nn.MultiheadAttention` uses one kernel for all its work in eval mode without gradients, if query, key and value are
+    one batch-first tensor. A function mode prevents that; the module then transposes its input and its output.
     """
     found = [(call, number) for call, number in calls if call.name == ATTENTION]
     number = sum(times for _, times in found)
@@ -124,7 +125,8 @@ def _recorded(call: FunctionCall, known: Callable[[str], bool]) -> Iterator[Reco
 
 @cache
 def operator_name(function: str) -> str:
-    """torch.nn.functional.linear -> linear, torch.fft.rfft -> fft_rfft, torch.Tensor.float -> to."""
+    """Returns an operator's name: torch.nn.functional.linear -> linear, torch.fft.rfft -> fft_rfft, torch.Tensor.float
+    -> to."""
     home, _, last = function.rpartition(".")
     name = {"torch.linalg": "linalg_", "torch.fft": "fft_", "torch.special": "special_"}.get(home, "") + last
     return ALIASES.get(name, name)
@@ -141,7 +143,7 @@ ALIASES = {
     "__rsub__": "rsub", "__floordiv__": "floor_divide", "__rfloordiv__": "floor_divide", "__pow__": "pow",
     "__rpow__": "pow", "__ipow__": "pow_", "__rmod__": "remainder", "__eq__": "eq", "__ne__": "ne",
 }
-"""Functions that a trace records under the name of another operator."""
+"""Functions that a trace records as an operator with another name."""
 
 
 def _has_tensor(tree: object) -> bool:
@@ -149,7 +151,7 @@ def _has_tensor(tree: object) -> bool:
 
 
 def _convolution(call: FunctionCall) -> Iterator[Recorded]:
-    """All convolutions are one operator, with thirteen arguments."""
+    """Yields a convolution: all convolutions are one operator with thirteen arguments."""
     name = operator_name(call.name)
     bound = arguments_of(f"aten::{name}", call)
     if name == "convolution":
@@ -186,7 +188,8 @@ def _reciprocal(call: FunctionCall) -> Iterator[Recorded]:
 
 
 def _cell(*elementwise: tuple[str, int]) -> Callable[[FunctionCall], Iterator[Recorded]]:
-    """A recurrent cell is recorded part by part: two linear layers, then (operator, width in hidden sizes)."""
+    """Returns the rule for a recurrent cell, recorded in parts: two linear layers, then (operator, width / hidden
+    size)."""
 
     def parts(call: FunctionCall) -> Iterator[Recorded]:
         x, state, weight_ih, weight_hh = call.args[:4]
@@ -217,4 +220,4 @@ SPECIAL: dict[str, Callable[[FunctionCall], Iterator[Recorded]]] = {
     "rnn_tanh_cell": _cell(("add_", 1), ("tanh", 1)),
     "rnn_relu_cell": _cell(("add_", 1), ("relu", 1)),
 }
-"""Functions that become an operator with other arguments, or several operators."""
+"""Functions that are recorded as an operator with other arguments, or as several operators."""

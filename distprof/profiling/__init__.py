@@ -1,1 +1,1 @@
-"""Profiling a model outside of a job: counts with latencies, and inference throughput."""
+"""Profiling a model outside a job: counts with latencies, and inference throughput."""

@@ -1,6 +1,6 @@
 """`distprof.profile`: counts of a model call with the latency, MFU and roofline of every module.
 
-The roofline model tells whether compute or memory limits an operation, and how close it came to the limit.
+The roofline model shows whether compute or memory limits an operation, and how close it came to the limit.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ class Roofline:
     arithmetic_intensity: float | None
     """FLOPs per byte; None if no byte is moved."""
     bound: Literal["compute", "memory"] | None
-    """The limit; None without work."""
+    """What limits the operation; None without work."""
     attainable_flops_per_second: float
     """min(peak FLOP/s, intensity x peak bytes/s)."""
     achieved_ratio: float | None
-    """Least time on the device / measured time: achieved / attainable FLOP/s, or without FLOPs achieved / peak bytes/s.
-
-    Above 1 if bytes came from a cache or the peaks are too low. None without a time."""
+    """Minimum time on the device / measured time: achieved / attainable FLOP/s, or achieved / peak bytes/s without
+    FLOPs. Above 1 if bytes came from a cache or the peaks are too low. None without a time."""
 
 
 def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, peak_bytes: float) -> Roofline:
@@ -52,12 +51,12 @@ def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, p
     Args:
         flops: Counted operations, 2 per multiply-accumulate.
         io_bytes: Bytes read and written.
-        time_ns: Measured time; 0 where there is none.
+        time_ns: Measured time; 0 if there is none.
         peak_flops: Peak rate of the dtype, in FLOP/s.
         peak_bytes: Bandwidth of the memory, in bytes/s.
 
     Raises:
-        UsageError: A peak that is not a positive number, or work or time that is negative or not a number.
+        UsageError: A peak is not a positive number, or work or time is negative or not a number.
     """
     for name, value in (("peak_flops", peak_flops), ("peak_bytes", peak_bytes)):
         if not (math.isfinite(value) and value > 0):
@@ -70,34 +69,34 @@ def roofline(flops: float, io_bytes: float, time_ns: float, peak_flops: float, p
     return Roofline(
         arithmetic_intensity=flops / io_bytes if io_bytes else None,
         bound=("compute" if compute_bound else "memory") if flops or io_bytes else None,
-        # by the bound instead of min(): at the ridge both are equal except for rounding
+        # by the bound instead of min(), which rounding could make inconsistent at the ridge
         attainable_flops_per_second=peak_flops if compute_bound else flops / io_bytes * peak_bytes,
         achieved_ratio=max(compute_time, memory_time) / (time_ns / 1e9) if time_ns else None,
     )
 
 
 HEAVY = 1.1
-"""Timers that make a call longer by more than that are mentioned."""
+"""If timers make a call longer by more than this factor, the text mentions it."""
 SHOWN_TIMES = ("fwd_ns", "fwd_self_ns", "bwd_ns", "bwd_self_ns", "recompute_ns")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Profile(Counts):
-    """Counts of a call and the measured latency of each module."""
+    """Counts of a call, and the measured latency of each module."""
 
     latencies: Mapping[str, Latency]
     """Module path -> mean times per call; only modules that were called."""
     latency_ns: float
-    """Mean time of a call without timers of modules, which slow a GPU down where the host can hardly keep it busy."""
+    """Mean time of a call without module timers, which slow a GPU down if the host can hardly keep it busy."""
     runs: int
-    """Number of timed calls, with these timers and without."""
+    """Number of timed calls with module timers, and also without."""
     device: str
     peak: Peak | None
     """Peak rates of the device: given, measured, or published for exactly this device; None if unknown."""
 
     @cached_property
     def _timed_ns(self) -> float | None:
-        """Forward time of the model, and backward time if it ran, with timers of modules."""
+        """Time of forward, backward and recomputation of the model, as far as they ran, with module timers."""
         roots = [latency for path, latency in self.latencies.items() if path == "" or path.endswith(":")]
         return sum(map(_sum, roots)) if roots else None
 
@@ -109,7 +108,7 @@ class Profile(Counts):
         return self.model_flops / (self.peak.flops_per_second * self.latency_ns / 1e9)
 
     def measured(self, path: str) -> Mapping[str, Any]:
-        """Times, MFU and roofline of a module."""
+        """Returns times, MFU and roofline of a module."""
         latency = self.latencies.get(path, Latency())
         found: dict[str, Any] = {f"{name.removesuffix('_ns')}_time_ns": getattr(latency, name) for name in SHOWN_TIMES}
         total = self._timed_ns
@@ -123,7 +122,7 @@ class Profile(Counts):
             "achieved_ratio": under.achieved_ratio if under is not None else None}
 
     def measured_lines(self) -> tuple[tuple[str, str], ...]:
-        """Latency of the call and MFU, each with its basis."""
+        """Returns latency of the call and MFU, each with its basis."""
         root = self.latencies.get("", Latency())
         parts = [f"{name} {duration(time)}" for name, time in (
             ("forward", root.fwd_ns), ("backward", root.bwd_ns), ("recomputed", root.recompute_ns)) if time is not None]
@@ -139,7 +138,7 @@ class Profile(Counts):
 
     @cached_property
     def _model_flops(self) -> dict[str, int]:
-        """`model_flops` by module."""
+        """Module path -> `model_flops`."""
         again = self.by_module("recompute_macs")
         return {module.path: module.flops["forward"] + module.flops["backward"] - 2 * again[module.path]
                 for module in self.modules}
@@ -149,9 +148,9 @@ class Profile(Counts):
         return {module.path: module for module in self.modules}
 
     def roofline(self, module: ModuleCount) -> Roofline | None:
-        """Roofline of a module, forward and backward together; None if time or peak is unknown.
+        """Returns the roofline of a module, forward and backward together; None if time or peak is unknown.
 
-        Bytes are those read and written by its operators; data that stays in a cache can give a ratio above 1.
+        Bytes are those read and written by its operators; data in a cache can lead to a ratio above 1.
         """
         latency = self.latencies.get(module.path)
         time_ns = _sum(latency) if latency is not None else 0
@@ -163,25 +162,25 @@ class Profile(Counts):
 
 def profile(model: Callable[..., Any], *args: Any, backward: bool = False, warmup: int = 3, runs: int = 10,
             peak: Peak | Literal["published", "measured"] = "published", **kwargs: Any) -> Profile:
-    """Counts one call of a model and measures the latency of every module in `runs` more.
+    """Counts one call of a model, and measures the latency of every module in `runs` further calls.
 
-    The timed calls run without the counter, on CUDA with events and one synchronisation at the end. Compiled modules
-    run uncompiled.
+    Timed calls run without the counter; on CUDA, they are timed with events and one synchronisation at the end.
+    Compiled modules run uncompiled.
 
     Args:
         model: As for `distprof.count`.
         *args: Positional arguments of the call.
-        backward: Also counts and times backward.
+        backward: Whether to also count and time backward.
         warmup: Number of calls before the timed ones.
         runs: Number of timed calls.
-        peak: Peak rates of the device: published for exactly this device, measured now in the dtype of most FLOPs
+        peak: Peak rates of the device: published for exactly this device, measured now in the dtype with the most FLOPs
             (takes a few seconds), or as given.
         **kwargs: Keyword arguments of the call.
 
     Raises:
         UsageError: As for `distprof.count`; or `runs`, `warmup` or `peak` is out of range; or the model is on the
             meta device, where no time can be measured.
-        Exception: What the model raises.
+        Exception: Whatever the model raises.
     """
     if runs < 1 or warmup < 0:
         raise UsageError(f"runs must be at least 1 and warmup at least 0, found runs={runs}, warmup={warmup}")
@@ -215,7 +214,7 @@ def _sum(latency: Latency) -> float:
 
 
 def _peak(counts: Counts, source: Literal["published", "measured"]) -> Peak | None:
-    """Peak rates of the device in the dtype of most FLOPs."""
+    """Returns the peak rates of the device in the dtype with the most FLOPs; None if unknown."""
     flops, takes_tf32 = dict[str, int](), tf32()
     for op in counts.ops:
         if op.flops and op.dtype is not None:

@@ -48,21 +48,21 @@ class Throughput:
     warmup: int
     runs: int
     samples: int | None
-    """Per run."""
+    """Samples per run."""
     tokens: int | None
-    """Per run."""
+    """Tokens per run."""
     latency_ns: LatencyStatistics
     latency_clock: str
-    """Clock of the latencies."""
+    """Clock that measured the latencies."""
     samples_per_second: float | None
     tokens_per_second: float | None
     wall_ns: int
-    """Time of all runs without warm-up, until the device finished."""
+    """Time of all runs, excluding warm-up, until the device finished."""
     user_cpu_ns: int
     """CPU time of all threads of the process in that time."""
     system_cpu_ns: int
     peak_memory_bytes: int | None
-    """None if unknown: the peak does not rise if the resident set was as large before."""
+    """None if unknown, such as when the process had a larger resident set before."""
     memory_kind: str
     """Meaning of `peak_memory_bytes`."""
 
@@ -108,8 +108,8 @@ def throughput(model: Callable[..., Any], inputs: object, *, warmup: int = 50, r
         samples: Samples per call; by default the first dimension of the first tensor.
         tokens: Tokens per call; by default batch x sequence if the first tensor is 2-D with integers, otherwise
             unknown.
-        inference_mode: Use `torch.inference_mode` instead of `torch.no_grad`: a little faster, but tensors that the
-            model keeps from a call cannot be used in training afterwards.
+        inference_mode: Whether to use `torch.inference_mode` instead of `torch.no_grad`: slightly faster, but tensors
+            that the model keeps from a call cannot be used in training afterwards.
 
     Raises:
         UsageError: An argument is out of range, or the model is neither on the CPU nor on CUDA.
@@ -162,7 +162,7 @@ def _check(**given: tuple[int | None, int]) -> None:
 
 
 def _device(model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    """The CUDA device that holds parameters or inputs, else the CPU."""
+    """Returns the CUDA device with parameters or inputs, else the CPU."""
     owned = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
     check_storage((owned, args, kwargs))
     found = {tensor.device for tensor in (*owned, *tensors(args), *tensors(kwargs))}
@@ -176,9 +176,9 @@ def _device(model: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tor
 
 @contextmanager
 def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
-    """Eval mode inside; training flags and the random state are restored."""
+    """A context in eval mode that restores training flags and the random state."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    flags = [(module, module.training) for module in modules if hasattr(module, "training")]  # a frozen script has none
+    flags = [(module, module.training) for module in modules if hasattr(module, "training")]  # frozen scripts lack it
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             if any(training for _, training in flags):
@@ -186,13 +186,13 @@ def _as_it_was(model: Any, device: torch.device) -> Iterator[None]:
             yield
         finally:
             if any(module.training != training for module, training in flags):
-                model.train(flags[0][1])  # so that modules that act on a change of mode undo it
+                model.train(flags[0][1])  # so that modules that react to a change of mode undo it
                 for module, training in flags:
                     module.training = training
 
 
 class _Memory:
-    """Peak memory since the object was made."""
+    """Peak memory since the object was created."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -4,9 +4,9 @@ The user asks for a plan by `--steps`, by `--topics`, or by both.
 
 Steps in which the script runs its own profiler do not count, and passes must cover the same steps on all ranks. If all
 ranks of the job are profiled by their scripts in a step, the plan is delayed by that step. If only some are, the plan
-continues everywhere, and these ranks miss what it had for the step. Ranks agree on which it is over the store of the
-job, without waiting for each other: a rank that ends a step in which all ranks communicate knows that all have begun
-it.
+continues everywhere, and these ranks miss what it had for the step. A rank whose timeline is interrupted misses the
+rest of it in both cases. Ranks agree on which it is over the store of the job, without waiting for each other: a rank
+that ends a step in which all ranks communicate knows that all have begun it.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ class PlanProgress:
         self.paused_steps: list[int] = []
         """All such steps of this rank, from 0."""
         self.missed = Counter[str]()
-        """Pass -> number of steps that other ranks recorded meanwhile."""
+        """Pass -> number of its steps that this rank did not record, since the plan went on in paused steps, or since
+        the pass was interrupted and is not resumed."""
 
     def pass_of(self, step: int) -> str | None:
         """Returns the pass of a step; None after the end of the plan."""
@@ -238,10 +239,11 @@ class PlanProgress:
 
     def step_ended(self, step: int) -> None:
         """Ends a step; if it was paused on all ranks, the plan is delayed by one step."""
-        if not self.paused:
+        if not (self.paused or self._over):
             return
+        running, paused = self._plan().pass_of(step - self._behind), self.paused
         self.paused = False
-        if self._all_told(step):
+        if paused and self._all_told(step):
             self._behind += 1
-        else:
-            self.missed[self._plan().pass_of(step - self._behind) or WAIT] += 1
+        elif paused or running in self._over:
+            self.missed[running or WAIT] += 1

@@ -230,8 +230,7 @@ class RankRecording:
         missed, self.progress.missed = self.progress.missed, Counter()
         lost = ", ".join(f"{number} of {name}" for name, number in missed.items() if name != WAIT)
         if lost:
-            self.note("the script ran its own torch.profiler on this rank but not on all, so these steps are missing "
-                      f"here: {lost}")
+            self.note(f"the script ran its own torch.profiler, so these steps are missing on this rank: {lost}")
 
     def _writers(self, folder: RankFolder, switch: PassSwitch, *, ended: bool,
                  elsewhere: bool) -> Iterator[Callable[[], None]]:

@@ -33,7 +33,7 @@ from distprof.contract.tables import STEPS, TAGS, Table, TableRow
 from distprof.contract.watch_state import WATCH as WATCH_FOLDER
 from distprof.contract.watch_state import WINDOWS
 from distprof.errors import OutputError
-from distprof.files import hint_of, read_small, sync, told
+from distprof.files import append_whole, hint_of, read_small, sync, told
 from distprof.helper import Helper
 from distprof.hidden import without_secrets
 from distprof.own import time
@@ -217,7 +217,7 @@ class RankFolder:
                 # it stays open, since opening it takes longer than everything else
                 self._step_lines = os.open(self.path / STEP_LINES, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
                 self._opened = opened_at(self._step_lines)
-            os.write(self._step_lines, f"{json.dumps(row)}\n".encode())
+            append_whole(self._step_lines, f"{json.dumps(row)}\n".encode())
 
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
         """Writes one table with its tags."""

@@ -1,1 +1,1 @@
-"""Output: module trees, terminal pages, and counts as JSON, data frames and Parquet. Imports no torch."""
+"""Output: module trees, terminal pages, and counts as JSON, data frames and Parquet. Does not import torch."""

@@ -1,4 +1,4 @@
-"""`Counts` as text: the module tree, and below it totals, coverage and every operator that could not be counted."""
+"""`Counts` as text: the module tree, followed by totals, coverage and every operator that could not be counted."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 FLOPS_COLUMNS = {"fwd_flops": "forward", "bwd_flops": "backward", "recompute_flops": "recompute"}
 """Column -> phase."""
 TITLES = {"forward": "forward", "backward": "backward", "recompute": "recomputed"}
-"""Phase -> its word in the text."""
+"""Phase -> word in the text."""
 
 
 def count_report(counts: CountedCall, view: TreeView) -> TreeReport:
-    """One row per module, called or not, and the lines of totals."""
+    """Returns a report with one row per module, called or not, and lines with totals."""
     total = counts.flops
     busy = {above for module in counts.modules if module.calls for above in (module.path, *paths_above(module.path))}
     rows = tuple(_row(module, counts.measured(module.path), total, idle=module.path not in busy)
@@ -45,7 +45,7 @@ def _row(module: ModuleCount, measured: Mapping[str, Any], total: int, *, idle: 
 
 
 def trainable(params: ParamCount) -> str | None:
-    """True, False or Partial, as a word; None without parameters."""
+    """Returns the word True, False or Partial; None without parameters."""
     if not params.params:
         return None
     if params.trainable_params == params.params:
@@ -54,7 +54,7 @@ def trainable(params: ParamCount) -> str | None:
 
 
 def number(value: int) -> str:
-    """25557032 -> "25,557,032 (25.56 M)"."""
+    """Formats a number: 25557032 -> "25,557,032 (25.56 M)"."""
     return f"{value:,} ({si(value)})" if value >= 1000 else str(value)
 
 
@@ -117,7 +117,7 @@ def _coverage(counts: CountedCall) -> list[tuple[str, str]]:
 
 
 def _notes(counts: CountedCall) -> list[tuple[str, str]]:
-    """What counts are based on besides shapes."""
+    """Returns what counts are based on, besides shapes."""
     noted: dict[str, set[str]] = defaultdict(set)
     for op in counts.ops:
         if op.note:

@@ -1,4 +1,4 @@
-"""Counts as JSON types and as tables, with the documentation of keys and columns."""
+"""Counts as JSON types and as tables, with documentation of keys and columns."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ COUNT_OPS = Table(
 
 
 def count_dict(counts: CountedCall) -> dict[str, Any]:
-    """Totals, uncounted operators, modules and operators."""
+    """Returns totals, uncounted operators, modules and operators as plain JSON types."""
     return {
         "format": COUNT_FORMAT,
         "params": {**asdict(counts.params), "dtypes": dict(counts.params.dtypes)},
@@ -140,7 +140,7 @@ def _by_phase(counts: CountedCall, quantity: str) -> dict[str, int]:
 
 
 def _module_row(counts: CountedCall, module: ModuleCount) -> dict[str, Any]:
-    """The columns of `count_schema.COUNT_MODULES`."""
+    """Returns a row of `COUNT_MODULES`."""
     params, measured = module.params, counts.measured(module.path)
     return {
         "module_path": module.path, "class_name": module.class_name, "depth": module.depth, "shared": module.shared,
@@ -157,14 +157,14 @@ def _module_row(counts: CountedCall, module: ModuleCount) -> dict[str, Any]:
 
 
 class Frames(NamedTuple):
-    """One frame per table of `count_schema`."""
+    """A data frame for each table."""
 
     modules: pl.DataFrame
     ops: pl.DataFrame
 
 
 def count_frames(counts: CountedCall) -> Frames:
-    """One row per module and per operator."""
+    """Returns the data frames of modules and operators."""
     import polars as pl
     import pyarrow as pa
 
@@ -173,7 +173,7 @@ def count_frames(counts: CountedCall) -> Frames:
 
 
 def write_counts(counts: CountedCall, folder: Path) -> None:
-    """Writes both tables, each atomically; `distprof.totals` in their schema holds the totals as JSON."""
+    """Writes both tables, each atomically; `distprof.totals` in their metadata has the totals as JSON."""
     found = count_dict(counts)
     tables = list(_tables(found))
     metadata = {"distprof.totals": json.dumps(found)}
@@ -186,7 +186,8 @@ def write_counts(counts: CountedCall, folder: Path) -> None:
 
 
 def _tables(found: dict[str, Any]) -> Iterator[tuple[Table, list[dict[str, Any]]]]:
-    """Takes the rows of both tables out of what `count_dict` returned; lists and mappings become JSON text."""
+    """Removes the rows of both tables from the result of `count_dict` and yields them; lists and mappings become JSON
+    text."""
     for table, key in ((COUNT_MODULES, "modules"), (COUNT_OPS, "ops")):
         yield table, [{name: json.dumps(value) if name in JSON_COLUMNS else value for name, value in row.items()}
                       for row in found.pop(key)]

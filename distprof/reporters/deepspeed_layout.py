@@ -1,6 +1,6 @@
-"""The text of DeepSpeed's flops profiler, its number formats too, for numbers from a live model or a recorded run.
+"""The text of DeepSpeed's flops profiler, and its number formats, for numbers from a live model or a recorded run.
 
-Headings and labels are DeepSpeed's, to the letter. Merging uses this too, so torch is not imported here.
+Headings and labels are exactly DeepSpeed's. Merging uses this too, so torch is not imported here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Note: 1. Work of a module outside of its submodules, like a loss computed by a f
 NOTHING_RAN = "the model's forward was not called between start_profile and stop_profile"
 DEFAULT_PRECISION = 2
 SCALES = {"u": 1e-6, "m": 1e-3, "": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""Letter in front of a unit -> what a number is divided by, smallest first."""
+"""Prefix of a unit -> its factor, smallest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleProfile:
-    """Work and time of one module, submodules included."""
+    """Work and time of one module, including submodules."""
 
     params: int
     macs: int
@@ -58,20 +58,20 @@ class ModelParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSizes:
-    """Numbers of ranks, and the batch of one."""
+    """Numbers of ranks, and the batch size of a rank."""
 
     world: int
     data_parallel: int
     model_parallel: int
     batch: int | None
-    """Samples of a rank in a step; None where that is unknown."""
+    """Samples of a rank in a step; None if unknown."""
     expert_tensor_parallel: bool | None = None
     """None without mixture-of-experts layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """Times of one step, as the engine's timers or the recorded steps have them."""
+    """Times of one step, from the engine's timers or recorded steps."""
 
     forward: float
     backward: float
@@ -79,9 +79,9 @@ class StepSeconds:
 
 
 def _text(number: float, letter: str | None, digits: int, unit: str = "") -> str:
-    """A number in the scale of a letter, with at most so many digits behind the point.
+    """Returns a number with the prefix `letter`, and at most `digits` decimals.
 
-    Without a letter it is the largest scale that fits; letters that are not in SCALES stand behind the plain number.
+    Without a letter, the largest fitting prefix is used; letters that are not in SCALES follow the unscaled number.
     """
     if letter is None:
         fitting = [each for each, size in SCALES.items() if number >= size]
@@ -90,50 +90,51 @@ def _text(number: float, letter: str | None, digits: int, unit: str = "") -> str
 
 
 def number_to_string(num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """A plain number: `4.54 M`, `0 `.
+    """Formats a plain number: `4.54 M`, `0 `.
 
     Args:
         num: The number.
-        units: One of T, G, M, K, m, u to force that scale; None chooses one.
-        precision: Digits behind the point at most. So for the other formats.
+        units: One of T, G, M, K, m, u to force that prefix; None to choose one.
+        precision: Maximum number of decimals. The other formats have the same parameters.
     """
     return _text(num, units, precision)
 
 
 def macs_to_string(macs: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Multiply-accumulates: `2.26 MMACs`."""
+    """Formats multiply-accumulates: `2.26 MMACs`."""
     return _text(macs, units, precision, "MACs")
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """FLOPs or FLOP/s: `4.54 MFLOPS`."""
+    """Formats FLOPs or FLOP/s: `4.54 MFLOPS`."""
     return _text(flops, units, precision, "FLOPS")
 
 
 def bytes_to_string(b: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Bytes by powers of ten: `1.5 KB`."""
+    """Formats bytes by powers of ten: `1.5 KB`."""
     return _text(b, units, precision, "B")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Seconds: `298.02 us`."""
+    """Formats seconds: `298.02 us`."""
     return _text(duration, units, precision, "s")
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Parameters, where 10^9 has the letter B: `1.3 B`. There is no space behind a number without a letter."""
+    """Formats numbers of parameters, with the letter B for 10^9: `1.3 B`. No space follows a number without a
+    letter."""
     digits, _, letter = _text(params_num, "G" if units == "B" else units, precision).partition(" ")
     return f"{digits} {letter.replace('G', 'B')}".rstrip()
 
 
 def report_text(profile_step: int, summary: Iterable[str], top_modules: Iterable[str], tree: str | None) -> str:
-    """The whole report, without the last line end.
+    """Returns the whole report, without the last line end.
 
     Args:
         profile_step: Step named in the headline.
-        summary: What `summary_lines` gives.
-        top_modules: What `top_modules_lines` gives.
-        tree: The printed model with a `module_line` in each module; None leaves the detailed part out.
+        summary: Result of `summary_lines`.
+        top_modules: Result of `top_modules_lines`.
+        tree: The printed model with a `module_line` in each module; None to omit the detailed part.
     """
     lines = ["", TITLE, f"Profile Summary at step {profile_step}:", NOTATIONS, *summary, "", AGGREGATED, *top_modules]
     if tree is not None:
@@ -151,14 +152,15 @@ def _rate(name: str, flops: float, seconds: float) -> str:
 
 def summary_lines(total: ModuleProfile, params: ModelParams, *, sizes: JobSizes | None = None,
                   times: StepSeconds | None = None, recompute_fwd_factor: float = 0.0) -> Iterator[str]:
-    """Totals of the model.
+    """Yields the lines with totals of the model.
 
     Args:
         total: The root module, on one rank.
-        params: Of the model over all ranks.
-        sizes: Of the job, where there is one; adds its sizes.
-        times: With sizes, adds backward and the whole step, and replaces the time of the root module.
-        recompute_fwd_factor: Forward work repeated in backward, as a share of forward.
+        params: Parameters of the model over all ranks.
+        sizes: Sizes of the job, if there is one; adds lines with them.
+        times: Times of a step, of which forward replaces the time of the root module; with `sizes`, adds backward and
+            the whole step.
+        recompute_fwd_factor: Forward work repeated in backward, as a fraction of forward.
     """
     shards = sizes.model_parallel if sizes is not None else 1
     if sizes is not None:
@@ -215,11 +217,11 @@ RANKED: tuple[tuple[str, Callable[[ModuleProfile], float], Callable[[float], str
     ("MACs", lambda module: module.macs, macs_to_string),
     ("fwd latency", lambda module: module.seconds, duration_to_string),
 )
-"""Label, quantity and number format of each line about a depth."""
+"""Label, quantity and number format of each line for a depth."""
 
 
 def top_modules_lines(depths: Iterable[ClassProfiles], top_modules: int) -> Iterator[str]:
-    """The classes with most parameters, MACs and latency at each depth, from the root downwards."""
+    """Yields the classes with the most parameters, MACs and latency at each depth, from the root downwards."""
     yield f"Top {top_modules} modules in terms of params, MACs or fwd latency at different model depths:"
     for depth, classes in enumerate(depths):
         yield f"depth {depth}:"
@@ -231,7 +233,8 @@ def top_modules_lines(depths: Iterable[ClassProfiles], top_modules: int) -> Iter
 
 
 def module_line(module: ModuleProfile, total: ModuleProfile) -> str:
-    """Numbers of one module, also as shares of the whole model; they stand in front of its own description."""
+    """Returns the numbers of one module, also as percentages of the model; they precede the module's own
+    description."""
     rate = round(module.flops / module.seconds, DEFAULT_PRECISION) if module.seconds else 0
     return ", ".join((
         f"{params_to_string(module.params)} = {_share(module.params, total.params)}% Params",

@@ -1,7 +1,8 @@
-"""The text that a command prints: lines, tables and trees. On a terminal, names in tables are cut to its width; nothing
-is cut when the output is piped, or with --wide.
+"""The text that a command prints: lines, tables and trees. On a terminal, names in tables are shortened to its width,
+unless the output is piped or --wide is given.
 
-Every piece is made visible before it gets a style: the only controls on a page are line ends and our own colours.
+Invisible characters in every piece are escaped before it gets a style, so the only control characters are line ends and
+our own colours.
 """
 
 from __future__ import annotations
@@ -22,43 +23,43 @@ if TYPE_CHECKING:
     from distprof.reporters.tree_report import TreeReport
 
 GAP = 3
-"""Columns between two cells of a table."""
+"""Characters between two cells of a table."""
 LEAST = 12
-"""Characters that are left of a name, at least."""
+"""Names are not shortened below this number of characters."""
 WHOLE = "DISTPROF_WIDE"
-"""Set by --wide."""
+"""Environment variable set by --wide."""
 
 
 class Page:
     """Collects what a command prints."""
 
     def __init__(self) -> None:
-        """Colour and width follow standard output."""
+        """Chooses colour and width according to standard output."""
         self._terminal = sys.stdout is not None and sys.stdout.isatty()
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
         self._coloured = self._terminal and not plain
         self._out = io.StringIO()
         self.width = shutil.get_terminal_size().columns if self._terminal else 100
-        """Width for drawings."""
+        """Width for drawings, in characters."""
         self._fit = self.width if self._terminal else None
 
     @cached_property
     def _console(self) -> Console:
-        from rich.console import Console  # takes a while to import, and what is plain does without
+        from rich.console import Console  # slow to import, and plain text does not need it
 
         # tables take the width they need: a cut number is wrong, a wide line only wraps
         return Console(file=self._out, width=WIDE, highlight=False, legacy_windows=False, soft_wrap=True,
                        force_terminal=self._coloured)
 
     def line(self, text: str = "", style: str | None = None) -> None:
-        """One line, whatever is in the text."""
+        """Adds one line, even if the text contains line ends."""
         if style is None:
             self._out.write(f"{visible(text)}\n")
         else:
             self.marked([(text, style)])
 
     def marked(self, parts: Iterable[tuple[str, str | None]]) -> None:
-        """One line of pieces, each in its style (on a terminal)."""
+        """Adds one line of pieces, each in its style (on a terminal)."""
         if not self._coloured:
             self._out.write(f"{''.join(visible(text) for text, _ in parts)}\n")
             return
@@ -67,7 +68,7 @@ class Page:
         self._console.print(Text.assemble(*((visible(text), style or "") for text, style in parts)), soft_wrap=True)
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
-        """A table; the first `left` columns are words, the others numbers."""
+        """Adds a table; the first `left` columns are words, the others numbers."""
         titles, cells = [visible(title) for title in header], [[visible(cell) for cell in row] for row in rows]
         if self._fit is not None and not os.environ.get(WHOLE):
             cells = fitted(titles, cells, left, self._fit)
@@ -81,16 +82,16 @@ class Page:
                 self._out.write(f"{'─' * (sum(room) + GAP * (len(room) - 1))}\n")
 
     def report(self, report: TreeReport) -> None:
-        """A tree of modules: as wide as the terminal, complete without one."""
+        """Adds a tree of modules: as wide as the terminal, or complete without one."""
         self._console.print(report.renderable(self._fit), width=self._fit, crop=False)
 
     def text(self) -> Shown:
-        """The whole page without trailing blanks."""
+        """Returns the whole page without trailing blanks."""
         return Shown.drawn("\n".join(line.rstrip() for line in self._out.getvalue().splitlines()))
 
 
 def _columns(text: str) -> int:
-    """How many a text takes: some characters two, some none."""
+    """Returns the number of terminal columns of a text: some characters take two, some none."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -99,13 +100,14 @@ def _columns(text: str) -> int:
 
 
 def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, width: int) -> list[list[str]]:
-    """Rows of a table with the names of its first columns cut in the middle so far that it fits; numbers are never cut.
+    """Returns the rows of a table with the names in its first columns shortened in the middle until it fits; numbers
+    are never shortened.
 
     Args:
         header: Titles.
         rows: Cells.
         left: Number of columns with names.
-        width: Of the terminal.
+        width: Width of the terminal.
     """
     room = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     while sum(room) + GAP * (len(room) - 1) > width:
@@ -117,7 +119,7 @@ def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], left: int, widt
 
 
 def middle(text: str, width: int) -> str:
-    """A text of at most so many characters, the middle of a longer one left out: `layers.0...query`."""
+    """Shortens a text to at most `width` characters by omitting its middle: `layers.0...query`."""
     if len(text) <= width:
         return text
     kept = width - 3

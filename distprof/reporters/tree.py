@@ -1,4 +1,4 @@
-"""Module trees: built from rows, equal neighbours folded, modules selected by depth, size and order."""
+"""Module trees: built from rows, with equal neighbours folded and modules selected by depth, size and order."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TreeRow:
     """Path from the root; the root is '', a second root model is 'model1:'."""
     class_name: str
     values: Mapping[str, Any]
-    """Key of a column (`tree_report.TREE_COLUMNS`) -> value; missing or None is unknown."""
+    """Key of a column (`tree_report.TREE_COLUMNS`) -> value; unknown if missing or None."""
     group: str = ""
-    """Rows of one group form one tree, such as a pipeline stage."""
+    """Rows of one group, such as a pipeline stage, form one tree."""
     marks: tuple[str, ...] = ()
-    """Words after the name: shared, not called."""
+    """Words shown after the name: shared, not called."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,20 +34,22 @@ class TreeNode:
 
     row: TreeRow
     name: str
-    """Name inside its parent."""
+    """Name in its parent."""
     children: list[TreeNode] = field(default_factory=list)
     repeats: int = 1
     """Number of equal neighbours that this node represents."""
 
     def walk(self, depth: int = 0, times: int = 1) -> Iterator[tuple[TreeNode, int, int]]:
-        """This node and all below, parents first: each with its depth and the number of modules it represents."""
+        """Yields this node and all descendants, parents first, each with its depth and the number of modules it
+        represents."""
         times *= self.repeats
         yield self, depth, times
         for child in self.children:
             yield from child.walk(depth + 1, times)
 
     def equals(self, other: TreeNode) -> bool:
-        """True if all numbers of both nodes and their descendants are equal."""
+        """Returns whether both nodes and their descendants are equal in classes, marks, numbers and names of
+        descendants."""
         ours, theirs = self.row, other.row
         return ((ours.class_name, ours.marks, ours.values) == (theirs.class_name, theirs.marks, theirs.values)
                 and len(self.children) == len(other.children)
@@ -56,7 +58,7 @@ class TreeNode:
 
 
 def build_trees(rows: Iterable[TreeRow]) -> list[TreeNode]:
-    """The roots of all trees; children keep the order of rows, numbered ones are sorted."""
+    """Returns the roots of all trees; children keep the order of rows, but numbered ones are sorted."""
     nodes = {(row.group, row.path): TreeNode(row=row, name="") for row in rows}
     roots = []
     for (group, path), node in nodes.items():
@@ -68,7 +70,7 @@ def build_trees(rows: Iterable[TreeRow]) -> list[TreeNode]:
             node.name = path[len(above):].lstrip(".")
             nodes[group, above].children.append(node)
     for node in nodes.values():
-        if all(child.name.isdecimal() for child in node.children):  # a shared module is found late and would be last
+        if all(child.name.isdecimal() for child in node.children):  # a shared module is found late and would come last
             node.children.sort(key=lambda child: int(child.name))
     return roots
 
@@ -79,7 +81,7 @@ def _root_name(group: str, path: str) -> str:
 
 
 def paths_above(path: str) -> Iterator[str]:
-    """Paths of all modules above a path, the nearest first, the root last."""
+    """Yields the paths of all modules above a path, nearest first, root last."""
     prefix = MODEL_PREFIX.match(path)
     root = prefix.group() if prefix else ""
     rest = path[len(root):]
@@ -115,29 +117,29 @@ SORTS: dict[str, tuple[str, ...]] = {
     "bwd": ("bwd_time_ns",),
     "time": ("fwd_time_ns", "bwd_time_ns", "recompute_time_ns"),
 }
-"""Sort order -> columns that are added up for it; path is the order of the model."""
+"""Sort order -> columns whose sum it uses; path is the order of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeView:
-    """Options of a user for a tree."""
+    """The user's options for a tree."""
 
     depth: int | None = 3
-    """Levels below the root; None: all."""
+    """Levels below the root; None for all."""
     top: int | None = None
-    """Only the largest modules by `sort` and their parents; None: all."""
+    """Number of modules to show, the largest by `sort`, plus their parents; None for all."""
     sort: str = "path"
     """One of `SORTS`; siblings are sorted largest first."""
     columns: Sequence[str] | None = None
-    """Keys of `tree_report.TREE_COLUMNS`; None: all that are informative."""
+    """Keys of `tree_report.TREE_COLUMNS`; None for all that are informative."""
     collapse: bool = True
-    """Fold neighbours that are equal in all numbers into one line."""
+    """Whether to fold numbered neighbours with equal numbers into one line."""
 
     def __post_init__(self) -> None:
         """Checks the options.
 
         Raises:
-            UsageError: A number is out of range, or there is no such order.
+            UsageError: A number is out of range, or the order is unknown.
         """
         if self.sort not in SORTS:
             raise UsageError(f"unknown sort {self.sort!r}; choose from {', '.join(SORTS)}")
@@ -151,7 +153,7 @@ class TreeLine:
     """One line of the tree."""
 
     guide: str
-    """Branches before the name."""
+    """Lines of the tree drawn before the name."""
     name: str
     row: TreeRow
     repeats: int
@@ -159,19 +161,19 @@ class TreeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownModules:
-    """Lines of a tree and how much of it they show."""
+    """Lines of a tree, and how much of it they show."""
 
     lines: tuple[TreeLine, ...]
     num_modules: int
-    """All modules of the tree."""
+    """Number of all modules of the tree."""
     num_shown: int
-    """Modules that the lines represent."""
+    """Number of modules that the lines represent."""
     deepest: int
     """Depth of the deepest module."""
 
 
 def select_modules(rows: Sequence[TreeRow], view: TreeView) -> ShownModules:
-    """Builds the tree and selects lines.
+    """Builds the trees and selects lines.
 
     Raises:
         UsageError: No module has a value to sort by.
@@ -201,17 +203,17 @@ def _weight(node: TreeNode, sort: str) -> float:
 
 
 def _chosen(roots: list[TreeNode], view: TreeView) -> set[int]:
-    """Ids of the nodes to show."""
+    """Returns the ids of the nodes to show."""
     visible = [node for root in roots for node, depth, _ in root.walk() if view.depth is None or depth <= view.depth]
     if view.top is None:
         return {id(node) for node in visible}
-    # the order is stable: of equals the parent comes first
+    # sorting is stable: of equal nodes, the parent comes first
     largest = {id(node) for node in sorted(visible, key=lambda node: -_weight(node, view.sort))[:view.top]}
     return {id(node) for node in visible if any(id(below) in largest for below, _, _ in node.walk())}
 
 
 def _lines(node: TreeNode, chosen: set[int], guide: str, rest: str) -> Iterator[TreeLine]:
-    """`guide` is put before the node itself, `rest` before its descendants."""
+    """Yields the lines of a node; `guide` precedes the node itself, `rest` its descendants."""
     if id(node) not in chosen:
         return
     yield TreeLine(guide=guide, name=node.name, row=node.row, repeats=node.repeats)

@@ -1,4 +1,5 @@
-"""A printable module tree with its columns (title, text of a value, when it is shown), remarks and totals below it."""
+"""A printable module tree with its columns (title, text of a value, when to show it), followed by remarks and
+totals."""
 
 from __future__ import annotations
 
@@ -28,13 +29,13 @@ class TreeColumn:
     title: str
     text: Callable[[Any], str]
     left: bool = False
-    """Align left, for words; numbers are aligned right."""
+    """Whether to align left, for words; numbers are aligned right."""
     is_informative: Callable[[Any], bool] = lambda value: value is not None
-    """The column is shown if this holds for a value in at least one row."""
+    """The column is shown if this returns True for at least one row."""
 
 
 def _shapes(shapes: Sequence[Sequence[int]]) -> str:
-    """((1, 3, 224, 224),) -> "1,3,224,224", as --input-shape takes it."""
+    """Formats shapes: ((1, 3, 224, 224),) -> "1,3,224,224", as --input-shape accepts them."""
     if not shapes:
         return UNKNOWN
     shown = "; ".join(",".join(map(str, shape)) or "scalar" for shape in shapes[:SHOWN_SHAPES])
@@ -69,29 +70,29 @@ TREE_COLUMNS: dict[str, TreeColumn] = {
 """Key -> column, in the order of the table."""
 
 ON_DEMAND = ("elements", "io_bytes", "intensity")
-"""Shown only if a user names them."""
+"""Columns shown only if a user names them."""
 DROP_ORDER = ("output_shapes", "input_shapes", "bound", "intensity", "recompute_time_ns", "fwd_self_time_ns",
                "bwd_self_time_ns", "mfu", "trainable", "class_name", "calls", "recompute_flops", "flops_share",
                "macs")
-"""Left out in this order if a table is wider than the terminal, with a remark below it. Others always stay."""
+"""Columns omitted, in this order, if a table is wider than the terminal, with a remark below it. Others always stay."""
 
 
 def value(row: TreeRow, key: str) -> Any:
-    """Value of a row in a column; None if it is unknown."""
+    """Returns the value of a row in a column; None if unknown."""
     return row.class_name if key == "class_name" else row.values.get(key)
 
 
 def cell_text(row: TreeRow, key: str) -> str:
-    """The text of a cell; a dash if the value is unknown."""
+    """Returns the text of a cell; a dash if the value is unknown."""
     found = value(row, key)
     return UNKNOWN if found is None else TREE_COLUMNS[key].text(found)
 
 
 def shown_columns(rows: Sequence[TreeRow], wanted: Sequence[str] | None) -> list[str]:
-    """Keys of the columns to show: `wanted`, or all that are informative.
+    """Returns the keys of the columns to show: `wanted`, or all that are informative.
 
     Raises:
-        UsageError: There is no such column.
+        UsageError: A column is unknown.
     """
     if wanted is None:
         return [key for key, column in TREE_COLUMNS.items()
@@ -104,12 +105,12 @@ def shown_columns(rows: Sequence[TreeRow], wanted: Sequence[str] | None) -> list
 
 TEXT_WIDTH = 120
 SHORTEST_NAME = 16
-"""Least width of names if there is little room."""
+"""Minimum width of names if there is little space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeReport:
-    """Prints itself: `print(report)` plainly, `rich.print(report)` as wide as the terminal."""
+    """A report to be printed: with `print(report)` as plain text, with `rich.print(report)` as wide as the terminal."""
 
     rows: Sequence[TreeRow]
     view: TreeView
@@ -117,11 +118,11 @@ class TreeReport:
     """Label and text of the lines below the table."""
 
     def __str__(self) -> str:
-        """Plain text of 120 columns, wider only if numbers need it."""
+        """Returns plain text, 120 characters wide, or wider only if numbers need it."""
         return self.text(TEXT_WIDTH)
 
     def text(self, width: int | None = None) -> Shown:
-        """Plain text; without a width it has every column and no line is folded."""
+        """Returns plain text; without a width, it has all columns, and no line is folded."""
         out = io.StringIO()
         console = Console(file=out, width=width or WIDE, color_system=None, force_terminal=False, highlight=False,
                           legacy_windows=False, _environ={})
@@ -129,10 +130,10 @@ class TreeReport:
         return Shown.drawn("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
 
     def renderable(self, width: int | None = None) -> RenderableType:
-        """The same for a rich console.
+        """Returns the report for a rich console.
 
-        No number is cut: columns that do not fit are left out and named, and long names are folded. If that is not
-        enough, the table is wider; print it with `crop=False`.
+        Numbers are never cut: columns that do not fit are omitted and listed, and long names are folded. If that is not
+        enough, the table is wider, so print it with `crop=False`.
         """
         selection = select_modules(self.rows, self.view)
         keys = shown_columns([line.row for line in selection.lines], self.view.columns)
@@ -148,7 +149,7 @@ class TreeReport:
 
 
 def _fitting(lines: Iterable[TreeLine], keys: Sequence[str], width: int) -> list[str]:
-    """Leaves out columns until the rest fits."""
+    """Returns the columns without those that must be omitted for the table to fit."""
     kept, lines = list(keys), list(lines)
     for key in DROP_ORDER:
         if _width(_table(lines, kept)) <= width:
@@ -158,7 +159,7 @@ def _fitting(lines: Iterable[TreeLine], keys: Sequence[str], width: int) -> list
 
 
 def _fold_names(table: Table, lines: Sequence[TreeLine], width: int) -> None:
-    """Narrows the names by what is missing, while they stay readable."""
+    """Narrows the column of names as far as necessary, but not below `SHORTEST_NAME`."""
     needed = _width(table)
     if needed > width:
         longest = max(len(_name(line)) for line in lines)
@@ -172,7 +173,7 @@ def _width(table: Table) -> int:
 
 def _table(lines: Iterable[TreeLine], keys: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    # only names are folded, never numbers and shapes
+    # only names are folded, never numbers or shapes
     table.add_column("module", overflow="fold")
     for key in keys:
         column = TREE_COLUMNS[key]
@@ -189,7 +190,7 @@ def _name(line: TreeLine) -> Text:
 
 
 def _remarks(selection: ShownModules, view: TreeView, left_out: Sequence[str]) -> list[tuple[str, str]]:
-    """Explanations that the table needs."""
+    """Returns explanations that the table needs."""
     remarks = []
     if selection.num_shown < selection.num_modules:
         is_cut = view.depth is not None and view.depth < selection.deepest

@@ -1,1 +1,1 @@
-"""What operators cost, by their names and the shapes of their tensors. Imports no torch."""
+"""The cost of operators from their names and the shapes of their tensors. Does not import torch."""

@@ -1,10 +1,12 @@
-"""MACs of attention in all backends: in full, and without the pairs that causal masks hide.
+"""MACs of attention in all backends: in full, and excluding pairs that causal masks hide.
 
-Forward is two matrix products, scores and values. Backward of fused kernels is five: the scores again (recompute), then
-the gradients of values, probabilities, queries and keys. With grouped queries (GQA) the heads of the queries count.
+Forward consists of two matrix products, scores and values. Backward of fused kernels consists of five: the scores again
+(recompute), then the gradients of values, probabilities, queries and keys. With grouped-query attention (GQA), the
+heads of the queries count.
 
-If the numbers of queries and keys differ, a causal mask starts in one of two corners. `scaled_dot_product_attention`
-starts top left: query i sees keys 0..i. FlashAttention since 2.1 starts bottom right: the last query sees every key.
+If the numbers of queries and keys differ, a causal mask is aligned with one of two corners. In
+`scaled_dot_product_attention` it is the top left: query i sees keys 0..i. In FlashAttention since 2.1 it is the bottom
+right: the last query sees every key.
 """
 
 from __future__ import annotations
@@ -21,21 +23,21 @@ BEYOND = 2**62
 
 
 class AttentionWindow(NamedTuple):
-    """The keys a query sees: from `left` before its own position to `right` after it."""
+    """The keys that a query sees: from `left` before its own position to `right` after it."""
 
     left: int = BEYOND
     right: int = BEYOND
     bottom_right: bool = False
-    """True: the last query is aligned with the last key. False: the first with the first."""
+    """True if the last query is aligned with the last key; False if the first query is aligned with the first key."""
 
     def pairs(self, queries: int, keys: int) -> int:
-        """Visible (query, key) pairs among queries x keys."""
+        """Returns the number of visible (query, key) pairs among queries x keys."""
         shift = keys - queries if self.bottom_right else 0
         return _below(queries, keys, shift + self.right + 1) - _below(queries, keys, shift - self.left)
 
 
 def _below(queries: int, keys: int, bound: int) -> int:
-    """AttentionPairs with key < query + bound in closed form: a triangle, then rows that see every key."""
+    """Returns the number of pairs with key < query + bound in closed form: a triangle, then rows that see every key."""
     first = min(max(0, 1 - bound), queries)
     full = min(max(first, keys - bound), queries)
     rows = full - first
@@ -44,7 +46,8 @@ def _below(queries: int, keys: int, bound: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPairs:
-    """Number of (query, key) pairs over batch and heads, in full and without those a mask hides."""
+    """Numbers of (query, key) pairs over batch and heads, in full and excluding those that a causal mask or window
+    hides."""
 
     full: int
     causal: int
@@ -55,7 +58,8 @@ CountPairs = Callable[[OperatorCall], AttentionPairs]
 
 
 def dense_pairs(*, heads_first: bool, window: Callable[[OperatorCall], AttentionWindow]) -> CountPairs:
-    """Sequences of one length: [batch, head, position, width], or [batch, position, head, width]."""
+    """Returns a function that counts the pairs of sequences of equal length: [batch, head, position, width], or [batch,
+    position, head, width]."""
     sequence = -2 if heads_first else -3
 
     def pairs(call: OperatorCall) -> AttentionPairs:
@@ -68,7 +72,7 @@ def dense_pairs(*, heads_first: bool, window: Callable[[OperatorCall], Attention
 
 
 def attention_forward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]:
-    """Two products per pair: scores (width of keys) and values (width of values)."""
+    """Returns the formula for forward: two products per pair, scores (width of keys) and values (width of values)."""
 
     def macs(call: OperatorCall) -> Macs:
         pairs, width = count_pairs(call), int(call["query"].shape[-1] + call["value"].shape[-1])
@@ -78,7 +82,8 @@ def attention_forward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]
 
 
 def attention_backward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs]:
-    """Three products per pair over the width of keys, one of them recomputation, and two over the width of values."""
+    """Returns the formula for backward: three products per pair over the width of keys, one of them recomputation, and
+    two over that of values."""
 
     def macs(call: OperatorCall) -> Macs:
         pairs, scores = count_pairs(call), int(call["query"].shape[-1])
@@ -90,38 +95,38 @@ def attention_backward(count_pairs: CountPairs) -> Callable[[OperatorCall], Macs
 
 
 def top_left_window(call: OperatorCall) -> AttentionWindow:
-    """`is_causal` of scaled_dot_product_attention."""
+    """Returns the window for `is_causal` of scaled_dot_product_attention."""
     return AttentionWindow(right=0) if call["is_causal"] else AttentionWindow()
 
 
 def bottom_right_window(call: OperatorCall) -> AttentionWindow:
-    """`is_causal` and window sizes of FlashAttention; a negative size is unlimited."""
+    """Returns the window for FlashAttention's `is_causal` and window sizes; a negative size is unlimited."""
     left, right = (call.arguments.get(name) for name in ("window_size_left", "window_size_right"))
     return AttentionWindow(left=BEYOND if left is None or left < 0 else left, bottom_right=True,
                   right=0 if call["is_causal"] else BEYOND if right is None or right < 0 else right)
 
 
 def native_multi_head(call: OperatorCall) -> int:
-    """Input projections, attention and output projection."""
+    """Returns the MACs of input projections, attention and output projection."""
     query, key, value, width = call["query"], call["key"], call["value"], int(call["embed_dim"])
     projections = (query.numel() + key.numel() + value.numel() + query.numel()) * width
     return int(projections) + _heads(query, key, width)
 
 
 def encoder_layer(call: OperatorCall) -> int:
-    """Self-attention with four projections, then two linear layers."""
+    """Returns the MACs of self-attention with four projections, followed by two linear layers."""
     source, width = call["src"], int(call["embed_dim"])
     linear = 4 * source.numel() * width + 2 * source.numel() * call["ffn_weight_1"].shape[0]
     return int(linear) + _heads(source, source, width)
 
 
 def _heads(query: object, key: object, width: int) -> int:
-    # [batch, position, embedding]; the heads share the width, so their number cancels out
+    # [batch, position, embedding]; the heads divide the width, so their number cancels out
     return 2 * width * sum(q * k for q, k in zip(_positions(query), _positions(key), strict=True))
 
 
 def _positions(tensor: Any) -> Iterable[int]:
-    """Length of each sequence of a batch; sequences of a nested tensor differ in length."""
+    """Returns the length of each sequence in a batch; those in a nested tensor differ."""
     if tensor.is_nested:
         return [int(sizes[0]) for sizes in tensor._nested_tensor_size().tolist()]
     return [int(tensor.shape[1])] * int(tensor.shape[0])

@@ -9,28 +9,30 @@ from distprof.shape_formulas.operator_call import Formula, OperatorCall
 
 
 def convolution(weight: str = "weight") -> Formula:
-    """Each output element is a sum over the kernel; padding counts like data."""
+    """Returns the formula: each output element is a sum over the kernel; padding counts like data."""
     return lambda call: int(call.first_output.numel()) * prod(call[weight].shape[1:])
 
 
 def transposed_convolution(image: str, weight: str = "weight") -> Formula:
-    """Each input element is spread over the kernel: weight [in, out / groups, *kernel]."""
+    """Returns the formula: each input element is multiplied with the whole kernel; weight [in, out / groups,
+    *kernel]."""
     return lambda call: int(call[image].numel()) * prod(call[weight].shape[1:])
 
 
 def either_convolution(call: OperatorCall) -> int:
-    """Operators with a flag `transposed`."""
+    """Returns the MACs of an operator with a flag `transposed`."""
     return transposed_convolution("input")(call) if call["transposed"] else convolution()(call)
 
 
 def convolution_backward(call: OperatorCall) -> int:
-    """The gradients of image and weight cost one forward call each, groups included."""
+    """Returns the MACs of backward: the gradients of image and weight cost as much as a forward call each."""
     transposes = call.arguments.get("transposed", False)
     return _gradients(call, call["input"] if transposes else call["grad_output"])
 
 
 def one_way_backward(positions: str) -> Formula:
-    """Backward operators without the flag: `positions` names the tensor whose elements meet the kernel."""
+    """Returns the formula for backward without the flag: each element of the tensor `positions` meets the whole
+    kernel."""
     return lambda call: _gradients(call, call[positions])
 
 
@@ -41,12 +43,12 @@ def _gradients(call: OperatorCall, positions: Any) -> int:
 
 
 def time_batch_channel_convolution(call: OperatorCall) -> int:
-    """conv_tbc: weight [kernel, in, out], output [time, batch, out]."""
+    """Returns the MACs of conv_tbc: weight [kernel, in, out], output [time, batch, out]."""
     return int(call.first_output.numel() * prod(call["weight"].shape[:2]))
 
 
 def time_batch_channel_backward(call: OperatorCall) -> int:
-    """Both gradients of conv_tbc."""
+    """Returns the MACs of both gradients of conv_tbc."""
     return int(2 * call["self"].numel() * prod(call["weight"].shape[:2]))
 
 

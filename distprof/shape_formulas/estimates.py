@@ -1,4 +1,4 @@
-"""Rough FLOPs of FFTs, factorisations and distances: the leading term of the textbook algorithm, in no total.
+"""Rough FLOPs of FFTs, factorisations and distances: the leading term of the textbook algorithm; never in totals.
 
 Sources: FFT 5 n log2 n, half of it for real data (convention of the FFTW project); dense factorisations and the
 usual constants of iterative ones (eigenvalues, singular values) from Golub & Van Loan, Matrix Computations, 4th ed.
@@ -16,13 +16,13 @@ Estimate = Callable[[OperatorCall], float]
 
 
 def _sizes(call: OperatorCall, name: str) -> tuple[int, int, int]:
-    """Number of matrices, rows, columns."""
+    """Returns the numbers of matrices, rows and columns."""
     shape = call[name].shape
     return prod(shape[:-2]), int(shape[-2]), int(shape[-1])
 
 
 def fourier(factor: float, *, sizes_of_output: bool = False) -> Estimate:
-    """`factor` n log2 n per transform; n is the product of the transformed sizes."""
+    """Returns the estimate `factor` n log2 n per transform; n is the product of the transformed sizes."""
 
     def estimate(call: OperatorCall) -> float:
         tensor = call.first_output if sizes_of_output else call["self"]
@@ -33,7 +33,7 @@ def fourier(factor: float, *, sizes_of_output: bool = False) -> Estimate:
 
 
 def square_matrix(name: str, factor: float) -> Estimate:
-    """`factor` n^3 per n x n matrix."""
+    """Returns the estimate `factor` n^3 per n x n matrix."""
 
     def estimate(call: OperatorCall) -> float:
         batch, _, size = _sizes(call, name)
@@ -43,7 +43,7 @@ def square_matrix(name: str, factor: float) -> Estimate:
 
 
 def rectangular_matrix(name: str, long: float, short: float) -> Estimate:
-    """`long` m n^2 - `short` n^3 per m x n matrix; n is the smaller size."""
+    """Returns the estimate `long` m n^2 - `short` n^3 per m x n matrix; n is the smaller size."""
 
     def estimate(call: OperatorCall) -> float:
         batch, rows, columns = _sizes(call, name)
@@ -54,7 +54,7 @@ def rectangular_matrix(name: str, long: float, short: float) -> Estimate:
 
 
 def linear_solve(matrix: str, right: str, factorise: float, substitute: float) -> Estimate:
-    """`factorise` n^3 per matrix and `substitute` n^2 per right-hand side."""
+    """Returns the estimate `factorise` n^3 per matrix and `substitute` n^2 per right-hand side."""
 
     def estimate(call: OperatorCall) -> float:
         batch, _, size = _sizes(call, matrix)
@@ -64,7 +64,8 @@ def linear_solve(matrix: str, right: str, factorise: float, substitute: float) -
 
 
 def distances(points: str, pairs: str | None = None) -> Estimate:
-    """Difference, power, sum: 3 per coordinate of each pair; `pairs` has an element per pair, by default the output."""
+    """Returns the estimate 3 (difference, power, sum) per coordinate of each pair; `pairs`, by default the output, has
+    an element per pair."""
 
     def estimate(call: OperatorCall) -> float:
         return 3 * int((call.first_output if pairs is None else call[pairs]).numel()) * int(call[points].shape[-1])
@@ -73,7 +74,7 @@ def distances(points: str, pairs: str | None = None) -> Estimate:
 
 
 def apply_reflectors(call: OperatorCall) -> float:
-    """4 m n k for k reflectors of length m applied to n columns."""
+    """Returns 4 m n k for k reflectors of length m applied to n columns."""
     return 4 * int(call["input3"].numel()) * int(call["input2"].shape[-1])
 
 

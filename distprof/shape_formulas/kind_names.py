@@ -1,6 +1,6 @@
-"""What operators without a FLOP formula do, by their names: norm, activation, pool, view, ...
+"""Kinds of operators without a FLOP formula, by their names: norm, activation, pool, view, ...
 
-The table names operators without namespace, trailing `_` (in place) and `_backward`: gelu stands for gelu_ and
+The table has names without namespace, trailing `_` (in place) and `_backward`: gelu also covers gelu_ and
 gelu_backward.
 """
 
@@ -115,7 +115,7 @@ KIND_OF: dict[str, OperatorKind] = {name: kind for kind, names in _NAMES.items()
 
 
 def bare_names(name: str) -> tuple[str, ...]:
-    """The name without namespace, then without `_` and `_out`, then without `_backward`."""
+    """Returns the name without namespace, then without `_` and `_out`, then without `_backward`."""
     bare = name.partition("::")[2] or name
     shorter = bare.removesuffix("_").removesuffix("_out")
     return bare, shorter, shorter.removesuffix("_backward")

@@ -1,8 +1,8 @@
-"""MACs of matrix products, and of the fused recurrent layers that are made of them.
+"""MACs of matrix products, and of fused recurrent layers, which consist of them.
 
-Only the stored elements of a sparse matrix count, 2:4 included.
+Only the stored elements of a sparse matrix count, also for 2:4 sparsity.
 
-Layers that torch runs as single matrix products (cells, and the CPU without oneDNN) are counted as those.
+Recurrent layers that torch runs as separate matrix products (cells, and the CPU without oneDNN) are counted as these.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from distprof.shape_formulas.operator_call import Formula, OperatorCall, numbers
 
 
 def is_sparse(tensor: Any) -> bool:
-    """True for a layout of torch other than the usual one."""
+    """Returns whether a tensor has a layout other than strided."""
     return str(tensor.layout) != "torch.strided"
 
 
 def num_stored(tensor: Any) -> int:
-    """Elements of a dense matrix, or stored elements of a sparse one."""
+    """Returns the number of elements of a dense matrix, or of stored elements of a sparse one."""
     if not is_sparse(tensor):
         return numbers_in(tensor)
     return int((tensor._values() if tensor.is_sparse else tensor.values()).numel())
 
 
 def multiply(left: Any, right: Any) -> int:
-    """[..., m, k] times [..., k, n]: each left element meets n right ones."""
+    """Returns the MACs of [..., m, k] times [..., k, n]: each left element meets n right ones."""
     if left.is_nested or right.is_nested:
         return sum(multiply(*pair) for pair in zip(left.unbind(), right.unbind(), strict=True))
     sparse = [is_sparse(tensor) for tensor in (left, right)]
@@ -38,7 +38,7 @@ def multiply(left: Any, right: Any) -> int:
 
 
 def _both_sparse(left: Any, right: Any) -> int:
-    """Each stored element in column i of the left meets each stored element in row i of the right."""
+    """Returns the MACs: each stored element in column i of the left meets each stored element in row i of the right."""
     inner = int(left.shape[-1])
     columns = left.to_sparse_coo().coalesce().indices()[1].bincount(minlength=inner)
     rows = right.to_sparse_coo().coalesce().indices()[0].bincount(minlength=inner)
@@ -46,43 +46,43 @@ def _both_sparse(left: Any, right: Any) -> int:
 
 
 def product(left: str, right: str) -> Formula:
-    """The product of two arguments."""
+    """Returns the formula for the product of two arguments."""
     return lambda call: multiply(call[left], call[right])
 
 
 def products(left: str, right: str) -> Formula:
-    """Two lists of matrices, multiplied pair by pair."""
+    """Returns the formula for the pairwise products of two lists of matrices."""
     return lambda call: sum(multiply(*pair) for pair in zip(call[left], call[right], strict=True))
 
 
 def into_output(left: str) -> Formula:
-    """[..., k] times a packed or transposed weight: n is known only from the output."""
+    """Returns the formula for [..., k] times a packed or transposed weight: only the output shows n."""
     return lambda call: int(call[left].numel() * call.first_output.shape[-1])
 
 
 def out_of(left: str, right: str) -> Formula:
-    """[..., n] times [n, k], such as a gradient of a linear layer."""
+    """Returns the formula for [..., n] times [n, k], such as a gradient of a linear layer."""
     return lambda call: int(call[left].numel() * call[right].shape[-1])
 
 
 def sizes_multiplied(*names: str) -> Formula:
-    """The product of the sizes of the arguments: matrix times vector, dot product, outer product."""
+    """Returns the product of the arguments' sizes as a formula: for matrix times vector, dot and outer products."""
     return lambda call: prod(num_stored(call[name]) for name in names)
 
 
 def linear(call: OperatorCall) -> int:
-    """[..., k] times the transposed [n, k]; a vector as weight means n = 1."""
+    """Returns the MACs of [..., k] times the transposed [n, k]; a vector as weight means n = 1."""
     return int(call["input"].numel()) * (call["weight"].shape[0] if call["weight"].dim() > 1 else 1)
 
 
 def linear_backward(call: OperatorCall) -> int:
-    """One product per requested gradient of input and weight."""
+    """Returns the MACs of one product per requested gradient of input and weight."""
     wanted = sum(map(bool, call["output_mask"][:2]))
     return int(call["grad_output"].numel() * call["weight"].shape[-1]) * wanted
 
 
 def matmul(call: OperatorCall) -> int:
-    """Vectors, matrices and batches: each result element is a sum over the shared dimension."""
+    """Returns the MACs for vectors, matrices and batches: each result element is a sum over the shared dimension."""
     left, right = call["self"], call["other"]
     if left.is_nested or right.is_nested:
         return multiply(left, right)
@@ -90,12 +90,12 @@ def matmul(call: OperatorCall) -> int:
 
 
 def matmul_backward(call: OperatorCall) -> int:
-    """One product per requested gradient."""
+    """Returns the MACs of one product per requested gradient."""
     return multiply(call["self"], call["other"]) * sum(map(bool, call["mask"]))
 
 
 def grouped_product(call: OperatorCall) -> int:
-    """Several products side by side; if the groups lie along n, a row meets only the columns of its group."""
+    """Returns the MACs of a grouped product; if the groups divide n, a row meets only the columns of its group."""
     left, right = call["self"], call["mat2"]
     every = numbers_in(left)
     rows = every // left.shape[0] if left.dim() == 3 and right.dim() == 2 and left.shape[0] else every
@@ -103,39 +103,40 @@ def grouped_product(call: OperatorCall) -> int:
 
 
 def sampled_product(call: OperatorCall) -> int:
-    """k MACs for each stored position of the result; others are not computed."""
+    """Returns k MACs for each stored position of the result; other positions are not computed."""
     return num_stored(call["self"]) * int(call["mat1"].shape[-1])
 
 
 def reduced_backward(call: OperatorCall) -> int:
-    """One product per requested gradient."""
+    """Returns the MACs of one product per requested gradient."""
     return num_stored(call["self"]) * int(call["grad_out"].shape[-1]) * sum(map(bool, call["output_mask"]))
 
 
 def two_of_four(call: OperatorCall) -> int:
-    """2:4 sparse weight, [..., k] times [n, k / 2]: each stored element meets every row."""
+    """Returns the MACs of [..., k] times a 2:4 sparse weight, stored as [n, k / 2]: each stored element meets every
+    row."""
     source = call["input"]
     return int(call["weight"].numel()) * (int(source.numel()) // max(int(source.shape[-1]), 1))
 
 
 def two_of_four_packed(call: OperatorCall) -> int:
-    """2:4 sparse weight in a cuSPARSELt buffer, which hides its shape: half of k is stored."""
+    """Returns the MACs for a 2:4 sparse weight in a cuSPARSELt buffer, which hides its shape: half of k is stored."""
     return int(call.first_output.numel()) * int(call["dense_B"].shape[-2]) // 2
 
 
 def gathered_product(call: OperatorCall) -> int:
-    """The left side is first gathered from all ranks; the outputs show the number of its rows."""
+    """Returns the MACs for a left side that is first gathered from all ranks; the outputs show its number of rows."""
     inner = int(call["A"].shape[-1]) * numbers_an_element(call["A"])
     return sum(int(result.numel()) for result in call.output[1]) * inner
 
 
 def two_products(call: OperatorCall) -> int:
-    """a b + c d."""
+    """Returns the MACs of a b + c d."""
     return multiply(call["a"], call["b"]) + multiply(call["c"], call["d"])
 
 
 NESTED_MATMUL: dict[str, Formula] = {"aten::matmul": matmul, "aten::matmul_backward": matmul_backward}
-"""Composite operators; only nested tensors have kernels of their own for them."""
+"""Composite operators that have kernels only for nested tensors."""
 
 MATMUL: dict[str, Formula] = {
     "aten::mm": product("self", "mat2"),
@@ -192,10 +193,11 @@ MATMUL: dict[str, Formula] = {
 
 
 def layers(*weights: str, products: int = 1) -> Formula:
-    """`products` with each matrix in these arguments, all layers and directions; biases do not count."""
+    """Returns the formula for recurrent layers: `products` per step with each matrix in these arguments, for all layers
+    and directions; biases do not count."""
 
     def macs(call: OperatorCall) -> int:
-        sizes = call.arguments.get("batch_sizes")  # where sequences are packed, without padding
+        sizes = call.arguments.get("batch_sizes")  # given for packed sequences, which have no padding
         steps = int(sum(sizes) if sizes else call["input"].shape[0] * call["input"].shape[1])
         given = (call[name] for name in weights)
         matrices = (weight for one in given for weight in (one if isinstance(one, (list, tuple)) else [one])
@@ -206,7 +208,7 @@ def layers(*weights: str, products: int = 1) -> Formula:
 
 
 def cudnn_backward(call: OperatorCall) -> int:
-    """Gradients of data and, if requested, weights."""
+    """Returns the MACs of the gradients of data and, if requested, weights."""
     return layers("weight")(call) * (1 + bool(call["output_mask"][3]))
 
 

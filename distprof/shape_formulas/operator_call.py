@@ -1,8 +1,8 @@
-"""One call of an operator: its arguments by schema name, however they were passed, its output, element types and cost.
+"""One call of an operator: its arguments by schema name, its output, element types and cost.
 
-The cost is MACs, element counts and bytes, never added up. A multiply-accumulate of complex numbers is four real ones,
-8 FLOPs, by the definition of the product; how many a kernel needs is not looked at. Several elements may be packed in a
-byte.
+The cost consists of MACs, element counts and bytes, which are never added to each other. A multiply-accumulate of
+complex numbers counts as four real ones, 8 FLOPs, by the definition of the product, however many a kernel needs. A byte
+may contain several elements.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ OperatorKind = Literal[
     "contraction", "norm", "activation", "pool", "softmax", "loss", "optimizer", "elementwise", "reduction",
     "upsample", "embedding", "random", "copy", "view", "estimate", "other",
 ]
-"""What an operator does. `reduction` includes scans and sorts; `view` neither computes nor moves data (allocation
-too); `estimate` has FLOPs that are only roughly known; `other` is not classified."""
+"""What an operator does. `reduction` includes scans and sorts; `view` neither computes nor moves data (including
+allocation); FLOPs of `estimate` are only roughly known; `other` is unclassified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,20 +26,20 @@ class Macs:
 
     full: int
     causal: int
-    """Without the (query, key) pairs that a causal mask or a window hides; `full` where there is neither."""
+    """Excluding (query, key) pairs that a causal mask or a window hides; equals `full` if there is neither."""
     recompute: int = 0
     """Part of `full`: scores that a fused attention backward recomputes."""
     note: str = ""
     """Why the count is an upper bound, or what it is based on besides the shapes."""
 
     def times(self, factor: Fraction, note: str) -> Macs:
-        """So many times as many; what is left over is dropped."""
+        """Returns the MACs times a factor, rounded down."""
         return Macs(full=int(self.full * factor), causal=int(self.causal * factor),
                     recompute=int(self.recompute * factor), note=self.note or note)
 
     @classmethod
     def of(cls, macs: int | Macs) -> Macs:
-        """Wraps a plain number, which no mask reduces."""
+        """Converts a plain number, which no mask reduces."""
         return macs if isinstance(macs, Macs) else cls(full=macs, causal=macs)
 
 
@@ -52,20 +52,20 @@ class Cost:
     """Multiply-accumulates of contractions: matrix products, convolutions, attention, recurrent layers. Positions
     that an attention mask hides count in full."""
     causal_macs: int = 0
-    """The same without the (query, key) pairs that causal attention and its window hide."""
+    """`macs` excluding (query, key) pairs that causal attention and its window hide."""
     recompute_macs: int = 0
     """Part of `macs`: scores that a fused attention backward recomputes (1 of its 5 products)."""
     remainder: int = 0
-    """FLOPs that 2 x MACs cannot express: 1 if a registered formula returned an odd number."""
+    """FLOPs that 2 x MACs cannot express: 1 if the number of FLOPs of a call is odd."""
     elements: int = 0
-    """Elements that a call other than a contraction works on; `formulas/dispatched_call.py` selects the tensors."""
+    """Elements processed by calls other than contractions; `formulas/dispatched_call.py` selects the tensors."""
     kind: OperatorKind = "other"
     read_bytes: int = 0
     """Bytes read: each input once, broadcast dimensions once, only the gathered rows of a table."""
     write_bytes: int = 0
-    """Bytes written: new tensors and inputs changed in place. 0 for views."""
+    """Bytes written: new tensors, and inputs changed in place; 0 for views."""
     counted: bool = False
-    """True if `macs` come from a formula or the operator is known to be no contraction."""
+    """True if `macs` come from a formula, or the operator is known not to be a contraction."""
     estimate_flops: int = 0
     """Rough FLOPs of an FFT, a factorisation or a distance; never part of `flops`."""
     note: str = ""
@@ -73,7 +73,7 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """2 per multiply-accumulate of a contraction; nothing else counts."""
+        """2 per multiply-accumulate, plus `remainder`; nothing but contractions counts."""
         return 2 * self.macs + self.remainder
 
     @property
@@ -95,7 +95,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """Arguments and output of one call."""
+    """Arguments by schema name, and output, of one call."""
 
     arguments: dict[str, Any]
     output: Any
@@ -112,32 +112,33 @@ class OperatorCall:
 Formula = Callable[[OperatorCall], int]
 """Returns the MACs of one call."""
 MacsFormula = Callable[[OperatorCall], int | Macs]
-"""The same, with `Macs` where a mask or recomputation matters."""
+"""Returns the MACs of one call, as `Macs` if a mask or recomputation matters."""
 
 
 TWO_IN_ONE = ("float4_e2m1fn_x2",)
-"""Types of which each element is two numbers, as PyTorch and its traces have them, in small letters."""
+"""Element types that contain two numbers, in PyTorch and its traces, in lower case."""
 SPLIT = frozenset({"aten::convolution", "aten::convolution_backward", "aten::convolution_overrideable",
                    "aten::convolution_backward_overrideable"})
-"""torch runs a complex one as three real ones: of the real parts, of the imaginary parts, and of the sums of both."""
+"""Operators that torch computes for complex numbers with three real ones: of the real parts, of the imaginary parts,
+and of the sums of both."""
 OF_COMPLEX = "complex numbers: 8 FLOPs per multiply-accumulate"
 PART_OF_COMPLEX = "one of three real products of a complex one, which has 8 FLOPs per multiply-accumulate"
 
 
 def numbers_in(tensor: Any) -> int:
-    """Elements of a tensor, each of them one number."""
+    """Returns how many numbers a tensor has, counting packed ones."""
     return int(tensor.numel()) * numbers_an_element(tensor)
 
 
 def numbers_an_element(tensor: Any) -> int:
-    """2 for types that hold two numbers in a byte."""
+    """Returns 2 for types with two numbers per byte, else 1."""
     return 2 if str(tensor.dtype).lower().endswith(TWO_IN_ONE) else 1
 
 
 def real_share(op: str, arguments: dict[str, Any]) -> tuple[Fraction, str]:
-    """By what the products of shapes have to be multiplied for complex numbers, and why.
+    """Returns the factor by which MACs from shapes are multiplied for complex numbers, and the reason.
 
-    The first two of the three real convolutions get a half more: together that is four times one.
+    Two of the three real convolutions get the factor 3/2, so that all three add up to 4.
     """
     if any("complex" in str(one.dtype) for one in _tensors(arguments.values())):
         return Fraction(4), OF_COMPLEX
@@ -155,11 +156,11 @@ def _tensors(values: Iterable[Any]) -> Iterable[Any]:
 
 
 def _is_part_of_complex(weight: Any) -> bool:
-    """True for the real or the imaginary part of a tensor: each second number of all there are."""
+    """Returns whether a tensor is the real or imaginary part of another one: every second number in its storage."""
     base = getattr(weight, "_base", None)
     if base is not None:
         return "complex" in str(base.dtype)
-    if not hasattr(weight, "untyped_storage"):  # of a trace
+    if not hasattr(weight, "untyped_storage"):  # from a trace
         return False
     strides = [stride for size, stride in zip(weight.shape, weight.stride(), strict=True) if size > 1]
     return (all(stride % 2 == 0 for stride in strides)

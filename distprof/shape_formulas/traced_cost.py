@@ -1,8 +1,8 @@
 """FLOPs and bytes of a call in a trace, from the shapes of its inputs.
 
-Bytes are what it reads and writes if it moves every tensor once, as far as its inputs tell its results. A tensor that
-is given twice counts twice: a trace does not tell that it is the same. One without dimensions beside others counts
-nothing: most are numbers, which torch makes tensors of.
+Bytes are those that a call reads and writes if it moves every tensor once; they are known if the inputs determine the
+results. A tensor that is passed twice counts twice, because a trace does not show that it is the same. A tensor without
+dimensions next to others does not count: most of them are numbers that torch converted to tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distprof.shape_formulas.traced_names import ARGUMENTS, is_split, kind_by_na
 from distprof.shape_formulas.traced_results import Results, convolved, either_convolution
 
 MOST = 1 << 53
-"""More is taken for nonsense; up to here sums stay whole numbers."""
+"""Larger results are taken for errors; up to this limit, floats represent integers exactly."""
 _BATCHES = dense_pairs(heads_first=False, window=bottom_right_window)
 _FORMULAS: dict[str, MacsFormula] = {
     **MATMUL, **CONVOLUTION, **ATTENTION, **RECURRENT,
@@ -39,7 +39,7 @@ _FORMULAS: dict[str, MacsFormula] = {
                     attention_backward(_BATCHES)),
 }
 FORMULAS = {op: _FORMULAS[op] for op in ARGUMENTS}
-"""Contractions whose cost follows from what the profiler records."""
+"""Contractions whose cost follows from what the profiler records -> formula."""
 _RESULTS: dict[str, Results] = {
     **dict.fromkeys(("aten::convolution", "aten::_convolution", "aten::convolution_overrideable"), either_convolution),
     "aten::cudnn_convolution": convolved(0, 1, 3, 2, 4),
@@ -48,41 +48,41 @@ _RESULTS: dict[str, Results] = {
     "aten::cudnn_convolution_relu": convolved(0, 1, 3, 4, 5),
     "aten::cudnn_convolution_add_relu": convolved(0, 1, 5, 6, 7),
 }
-"""Results that formulas ask for."""
+"""Operators whose formulas need the results -> function that returns these."""
 _LENGTHS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
-"""Bounds of packed sequences, which no trace tells."""
+"""Arguments with the bounds of packed sequences, whose values are not in traces."""
 _FACTORS = (("mat1", "mat2"), ("batch1", "batch2"), ("self", "mat2"))
 _FACTORS_OF = {op: pair for op, names in ARGUMENTS.items() if "grouped" not in op and "foreach" not in op
                for pair in reversed(_FACTORS) if {*pair} <= {*names}}
-"""Of several the first of `_FACTORS`: `self` may be a summand."""
+"""Operator -> names of its two factors: the first matching pair of `_FACTORS`, because `self` may be a summand."""
 _CANNOT = (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ZeroDivisionError)
 
 
 class TracedCost(NamedTuple):
-    """None: the inputs do not tell."""
+    """Cost of a call; None if the inputs do not determine it."""
 
     flops: int | None
-    """None for operators of which nothing is known as well."""
+    """None also for unknown operators."""
     num_bytes: int | None
 
 
 def is_whole(op: str) -> bool:
-    """True for an operator that torch dispatches as a whole: what lies in one is part of it."""
+    """Returns whether torch dispatches an operator as a whole: slices nested in it are part of it."""
     return op in FORMULAS or (has_no_flops(op) and not is_split(op))
 
 
 @lru_cache(maxsize=1 << 12)
 def has_no_flops(op: str) -> bool:
-    """True for an operator that is known to be no contraction."""
+    """Returns whether an operator is known not to be a contraction."""
     return op in ESTIMATES or kind_by_name(op) is not None
 
 
 def traced_cost(op: str, dims: object, types: object, strides: object, values: object) -> TracedCost:
-    """Cost of one call of an operator.
+    """Returns the cost of one call of an operator.
 
     Args:
-        op: Its name, like `aten::mm`. It is dispatched as a whole.
-        dims: "Input Dims" of the slice, decoded; None: there are none, as in the following ones.
+        op: Its name, like `aten::mm`; it must be dispatched as a whole.
+        dims: "Input Dims" of the slice, decoded; these and the following are None if missing.
         types: "Input type".
         strides: "Input Strides".
         values: "Concrete Inputs".
@@ -120,7 +120,7 @@ def _flops(op: str, inputs: Sequence[Any]) -> int | None:
 
 
 def _check(op: str, arguments: dict[str, Any]) -> None:
-    """Raises a ValueError where sizes do not fit, or the formula would take something for what it is not."""
+    """Raises a ValueError if sizes do not match or the formula would misinterpret an argument."""
     if "attention" in op and any(arguments.get(name) is not None for name in _LENGTHS):
         raise ValueError
     pair = _FACTORS_OF.get(op)
@@ -147,15 +147,15 @@ class _Traffic:
     """What an operator reads and writes."""
 
     most: int
-    """Tensors among its inputs, which are the first ones: one further back is `out=`."""
+    """Number of tensor inputs, which come first; a later tensor is `out=`."""
     results: results.Results | None = None
-    """None: in place."""
+    """Returns the results; None if the operator works in place."""
     reads_result: bool = True
-    """In place: False where it only overwrites."""
+    """False for in-place operators that only overwrite."""
     places: tuple[int, ...] | None = None
-    """Of the tensors, where they are not the first inputs."""
+    """Positions of the tensor inputs, if they are not the first inputs."""
     length: int | None = None
-    """Number of inputs, where an overload with more of them returns another type."""
+    """Required number of inputs, if an overload with more inputs returns another type."""
 
 
 _UNARY = """neg exp expm1 log log1p log2 sqrt rsqrt sin cos tan tanh erf reciprocal floor ceil round sigmoid
@@ -207,14 +207,14 @@ TRAFFIC: dict[str, _Traffic] = {
     "aten::embedding_dense_backward": _Traffic(most=2, results=results.embedding_backward),
     "aten::embedding": _Traffic(most=2),
 }
-"""Operators that torch dispatches as a whole."""
+"""Operators whose bytes are known; torch dispatches them as a whole."""
 
 
 def traced_bytes(op: str, inputs: Sequence[Any]) -> int:
-    """Bytes of one call.
+    """Returns the bytes that one call reads and writes.
 
     Raises:
-        ValueError: The inputs do not tell them; also KeyError, IndexError, TypeError or AttributeError.
+        ValueError: The inputs do not determine them; also KeyError, IndexError, TypeError or AttributeError.
     """
     traffic = TRAFFIC[op]
     places = traffic.places or tuple(range(traffic.most))

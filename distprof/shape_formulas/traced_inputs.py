@@ -1,4 +1,4 @@
-"""Inputs of a call as torch.profiler writes them with record_shapes: sizes, strides, types and values, but no data."""
+"""Inputs of a call, as torch.profiler records them with record_shapes: sizes, strides, types and plain values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ ITEM_BYTES = {
     "signed char": 1, "char": 1, "c10::complex<float>": 8, "c10::complex<double>": 16, "c10::Float8_e4m3fn": 1,
     "c10::Float8_e5m2": 1,
 }
-"""Type of elements as the profiler names it -> bytes."""
+"""Element type, as the profiler names it -> bytes."""
 NUMBERED = {"0": "unsigned char", "1": "signed char", "2": "short int", "3": "int", "4": "long int", "5": "c10::Half",
             "6": "float", "7": "double", "11": "bool", "15": "c10::BFloat16"}
-"""A type as the profiler writes it where it is an argument."""
+"""Element type, as the profiler writes it if it is an argument -> its name."""
 LISTS = ("TensorList", "GenericList")
 
 
 class _Unknown:
-    """An argument that is there, and of which the trace does not tell enough: a long list, a sparse tensor."""
+    """An argument that the trace does not describe sufficiently: a long list, a sparse tensor."""
 
 
 UNKNOWN = _Unknown()
@@ -28,12 +28,12 @@ UNKNOWN = _Unknown()
 
 @dataclass(frozen=True, slots=True)
 class TracedTensor:
-    """What formulas ask of a tensor."""
+    """A tensor with the attributes that formulas need."""
 
     shape: tuple[int, ...]
     dtype: str = ""
     strides: tuple[int, ...] | None = None
-    """None where the trace does not have them."""
+    """None if the trace does not have them."""
     is_nested: ClassVar[bool] = False
     layout: ClassVar[str] = "torch.strided"
 
@@ -44,7 +44,7 @@ class TracedTensor:
         return prod(self.shape)
 
     def size_bytes(self) -> int:
-        """Bytes of memory behind it, broadcast dimensions once.
+        """Returns the bytes of its memory, counting broadcast dimensions once.
 
         Raises:
             ValueError: Type or strides are unknown.
@@ -56,17 +56,17 @@ class TracedTensor:
 
 
 def inputs_of(dims: Any, types: Any, strides: Any, values: Any) -> list[Any]:
-    """Arguments in their order: tensors, lists of tensors, values; None for what was not given.
+    """Returns the arguments in order: tensors, lists of tensors, values; None for those that were not given.
 
     Args:
         dims: "Input Dims" of a slice.
-        types: "Input type", as many.
-        strides: "Input Strides"; None in traces of older versions, as the next one.
+        types: "Input type", of the same length.
+        strides: "Input Strides"; None in traces of older versions, as are `values`.
         values: "Concrete Inputs".
 
     Raises:
-        ValueError: They do not belong together.
-        TypeError: They are no lists.
+        ValueError: They have different lengths or invalid sizes.
+        TypeError: They are not lists.
     """
     count = len(types)
     strides = [None] * count if strides is None else strides
@@ -79,7 +79,7 @@ def _input(dims: Any, kind: Any, strides: Any, value: Any) -> Any:
         return None
     if kind in ("Scalar", "ScalarList"):
         return UNKNOWN if value is None else value_of(value)
-    if kind in LISTS:  # lists of more than 30 tensors are left out
+    if kind in LISTS:  # the profiler omits lists of more than 30 tensors
         known = kind == "TensorList" and dims
         return [_tensor(sizes, "", None) for sizes in dims] if known else UNKNOWN
     return _tensor(dims, kind, strides)
@@ -89,7 +89,7 @@ def _tensor(dims: object, dtype: str, strides: Any) -> Any:
     shape = _sizes(dims)
     if strides is None:
         return TracedTensor(shape, dtype)
-    if len(strides) != len(shape):  # a sparse tensor has sizes, and no strides
+    if len(strides) != len(shape):  # a sparse tensor has sizes but no strides
         return UNKNOWN
     return TracedTensor(shape, dtype, _sizes(strides))
 
@@ -101,7 +101,7 @@ def _sizes(dims: object) -> tuple[int, ...]:
 
 
 def value_of(text: str) -> Any:
-    """`[1, 1]` -> [1, 1], `False` -> False; what is no list, integer or bool stays a text."""
+    """Parses a value: `[1, 1]` -> [1, 1], `False` -> False; anything but lists, integers and bools remains text."""
     text = text.strip()
     if text.startswith("[") and text.endswith("]"):
         return [value_of(one) for one in text[1:-1].split(",")] if text[1:-1].strip() else []

@@ -1,10 +1,10 @@
-"""Names that torch knows of operators, for readers of traces that have no torch: of parts, arguments and kinds.
+"""What torch knows about operators, for reading traces without torch: which ones it splits, argument names and kinds.
 
-With torch, `formulas/composite_operators.py` and `formulas/dispatched_call.py` ask it. `SPLIT` has operators without
-namespace that torch takes apart before it dispatches them: of one that has overloads of both sorts the usual one
-decides. Of `TAGGED` torch itself says by tags and schemas what they are; only names with a kind are there, as in
-`kind_names.py`. Arguments are those of contractions that formulas ask for; left out are operators of which the trace
-shows too little: packed, sparse and quantized weights.
+With torch, `formulas/composite_operators.py` and `formulas/dispatched_call.py` query it instead. `SPLIT` has operators,
+without namespace, that torch splits into others before dispatch; if overloads differ, the most common one decides.
+`TAGGED` has operators whose kind follows from torch's tags and schemas, as in `kind_names.py`. `ARGUMENTS` has the
+arguments of contractions that formulas need, without operators about which a trace shows too little: those with packed,
+sparse and quantized weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SPLIT = frozenset(_NAMES.split())
 
 
 def is_split(op: str) -> bool:
-    """True for an operator of torch that is taken apart."""
+    """Returns whether torch splits an operator before dispatch."""
     return op.partition("::")[2] in SPLIT
 
 
@@ -99,7 +99,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
         "src", "embed_dim", "num_heads", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "use_gelu", "norm_first",
         "eps", "norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2", "ffn_weight_1"),
 }
-"""Operator -> names, for all its overloads."""
+"""Operator -> names of its first arguments, for all its overloads."""
 
 
 _TAGGED_NAMES: dict[OperatorKind, str] = {
@@ -134,14 +134,14 @@ _TAGGED_NAMES: dict[OperatorKind, str] = {
         vsplit""",
 }
 TAGGED: dict[str, OperatorKind] = {name: kind for kind, names in _TAGGED_NAMES.items() for name in names.split()}
-"""Bare name -> kind."""
+"""Bare operator name -> kind."""
 NO_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::", "torch::autograd::AccumulateGrad",
            "record_param_comms")
-"""Begins of names of queries, labels, communication, and of the sum of gradients."""
+"""Prefixes of the names of queries, labels, communication, and gradient accumulation."""
 
 
 def kind_by_name(op: str) -> OperatorKind | None:
-    """The kind of an operator that is known to be no contraction; None for others."""
+    """Returns the kind of an operator that is known not to be a contraction; None for others."""
     if op == "detach" or op.startswith(NO_WORK):
         return "view"
     if not op.startswith("aten::"):

@@ -1,6 +1,6 @@
-"""Results of calls whose inputs are known: sizes and types of what they return.
+"""Sizes and types of the results of calls whose inputs are known.
 
-Only operators that torch dispatches as a whole are here: of one that it splits, the parts count.
+Only for operators that torch dispatches as a whole; of others, the parts count.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Results = Callable[[Inputs], Sequence[Result]]
 
 
 def is_same(inputs: Inputs) -> str:
-    """The type of all tensors, or of those with dimensions beside some without.
+    """Returns the common type of all tensors, ignoring tensors without dimensions if others have some.
 
     Raises:
-        ValueError: They differ, or are no usual floats: results may have another type.
+        ValueError: Types differ or are not real floats, so results may have another type.
     """
     tensors = [one for one in inputs if isinstance(one, TracedTensor)]
     kinds = {one.dtype for one in tensors if one.shape} or {one.dtype for one in tensors}
@@ -47,10 +47,10 @@ def is_same(inputs: Inputs) -> str:
 
 
 def broadcast(inputs: Inputs) -> tuple[int, ...]:
-    """Sizes of the result of an elementwise operator.
+    """Returns the shape of the result of an elementwise operator.
 
     Raises:
-        ValueError: The sizes do not fit.
+        ValueError: The sizes do not match.
     """
     shapes = [one.shape for one in inputs if isinstance(one, TracedTensor)]
     found = list[int]()
@@ -63,7 +63,7 @@ def broadcast(inputs: Inputs) -> tuple[int, ...]:
 
 
 def elementwise(inputs: Inputs) -> Sequence[Result]:
-    """As the inputs, broadcast."""
+    """Returns the result of an elementwise operator: the broadcast shape, and the type of the inputs."""
     return [Result(broadcast(inputs), is_same(inputs))]
 
 
@@ -72,12 +72,12 @@ def compared(inputs: Inputs) -> Sequence[Result]:
 
 
 def masked(place: int) -> Results:
-    """Elementwise, where one of the inputs is a mask."""
+    """Returns the rule for elementwise operators in which the input at `place` is a mask."""
     return lambda inputs: [Result(broadcast(inputs), is_same([*inputs[:place], *inputs[place + 1:]]))]
 
 
 def product(left: int, right: int) -> Results:
-    """[..., m, k] times [..., k, n]."""
+    """Returns the rule for [..., m, k] times [..., k, n]."""
     return lambda inputs: [Result((*inputs[left].shape[:-1], *inputs[right].shape[-1:]), is_same(inputs))]
 
 
@@ -102,7 +102,7 @@ def softmax_backward(inputs: Inputs) -> Sequence[Result]:
 
 
 def reduced(inputs: Inputs) -> Sequence[Result]:
-    """Sum and mean, over all or over some dimensions."""
+    """Returns the result of sum or mean over all or some dimensions."""
     if inputs[-1] is not None:  # a type
         raise ValueError
     if len(inputs) == 2:
@@ -114,7 +114,8 @@ def reduced(inputs: Inputs) -> Sequence[Result]:
 
 
 def layer_norm(inputs: Inputs) -> Sequence[Result]:
-    """The result, mean and 1 / deviation. Types of these two differ for halves."""
+    """Returns the result, mean and 1 / deviation; only for float32, as the latter have another type for half
+    precision."""
     if is_same(inputs) != "float":
         raise ValueError
     source, normalized = inputs[0], len(inputs[1])
@@ -146,7 +147,7 @@ def embedding_backward(inputs: Inputs) -> Sequence[Result]:
 
 
 def attention_on_cpu(inputs: Inputs) -> Sequence[Result]:
-    """The result, and the logarithms of its sums."""
+    """Returns the result, and the logsumexp of the scores."""
     kind, query = is_same(inputs), inputs[0].shape
     return [Result((*query[:-1], inputs[2].shape[-1]), kind), Result(query[:-1], "double" if kind == "double" else
                                                                      "float")]
@@ -157,7 +158,7 @@ def attention_backward_on_cpu(inputs: Inputs) -> Sequence[Result]:
 
 
 def convolved(source: int, weight: int, stride: int, padding: int, dilation: int) -> Results:
-    """Of a convolution that is not transposed; the others by their places."""
+    """Returns the rule for a convolution that is not transposed; parameters are positions of its inputs."""
     def results(inputs: Inputs) -> Sequence[Result]:
         image, kernel = inputs[source].shape, inputs[weight].shape
         dims = len(kernel) - 2
@@ -172,7 +173,8 @@ def convolved(source: int, weight: int, stride: int, padding: int, dilation: int
 
 
 def either_convolution(inputs: Inputs) -> Sequence[Result]:
-    """With a flag `transposed` behind stride, padding and dilation, and what is added to the result behind it."""
+    """Returns the result of an operator with inputs stride, padding, dilation, `transposed`, output_padding and groups
+    from position 3."""
     if inputs[6] is False:
         return convolved(0, 1, 3, 4, 5)(inputs)
     image, kernel = inputs[0].shape, inputs[1].shape
@@ -191,10 +193,10 @@ def convolution_backward(inputs: Inputs) -> Sequence[Result]:
 
 
 def _each(values: object, dims: int) -> Sequence[int]:
-    """A number for each dimension; a single one counts for all.
+    """Returns one number per dimension; a single number applies to all.
 
     Raises:
-        ValueError: They are no numbers.
+        ValueError: They are not integers.
     """
     if not isinstance(values, list) or not all(type(one) is int for one in values):
         raise ValueError

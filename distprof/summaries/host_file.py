@@ -6,7 +6,6 @@ its arrivals, and the arrivals. Torn or damaged bytes cost the summary of one ra
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -24,7 +23,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import SUMMARIES, SUMMARY_FORMAT, SUMMARY_SUFFIX, Arrivals, RankSummary
 from distprof.contract.run_json import MOST_RANKS
 from distprof.errors import FormatError
-from distprof.files import escaped
+from distprof.files import append_whole, escaped
 from distprof.own import time
 from distprof.system import lock
 
@@ -76,7 +75,7 @@ def append(run: Path, summary: RankSummary) -> Path:
         The file.
 
     Raises:
-        OSError: It cannot be written; the file is unchanged.
+        OSError: It cannot be written; the file is unchanged, except for a torn frame if its file system has no locks.
     """
     about, frame = summary.about, packed_frame(summary)
     folder = run / SUMMARIES
@@ -84,7 +83,8 @@ def append(run: Path, summary: RankSummary) -> Path:
     path = folder / f"{file_stem(about)}{SUMMARY_SUFFIX}"
     if not _append(path, frame):
         path = folder / f"{file_stem(about)}-rank{about.rank:05d}{SUMMARY_SUFFIX}"
-        _append(path, frame)
+        if not _append(path, frame):
+            raise OSError(errno.EWOULDBLOCK, "another process has locked it", str(path))
     return path
 
 
@@ -98,22 +98,18 @@ def _append(path: Path, frame: bytes) -> bool:
     """Appends a frame; False if another process locks the file for too long."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        if not _locked(handle):
-            return False
-        size = os.fstat(handle).st_size
-        try:
-            if os.write(handle, frame) < len(frame):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(handle, size)
-            raise
-        return True
+        is_locked = _locked(handle)
+        if is_locked:
+            append_whole(handle, frame)
+        elif is_locked is None and os.write(handle, frame) < len(frame):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # others may have appended behind it
+        return is_locked is not False
     finally:
         os.close(handle)  # releases the lock
 
 
-def _locked(handle: int) -> bool:
+def _locked(handle: int) -> bool | None:
+    """Returns whether this process has the lock now; None if the file system has no locks."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -121,7 +117,7 @@ def _locked(handle: int) -> bool:
             return True
         except OSError as error:
             if error.errno in NO_LOCKS:
-                return True
+                return None
             if error.errno not in (errno.EWOULDBLOCK, errno.EINTR) or time.monotonic() > until:
                 return False
         time.sleep(LOOK_AGAIN_S)

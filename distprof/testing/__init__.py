@@ -1,1 +1,1 @@
-"""What tests of other projects use."""
+"""Support for tests of other projects."""

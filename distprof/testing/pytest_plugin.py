@@ -1,6 +1,6 @@
-"""A plugin of pytest: the fixture `distprof_regression` fails a test where a run is slower than another one.
+"""A pytest plugin: the fixture `distprof_regression` fails a test if a run is slower than another one.
 
-pytest imports this in every project that has distprof installed, so it imports nothing but pytest.
+pytest imports this in every environment in which distprof is installed, so it imports only pytest.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Regression = Callable[..., "Answer"]
 def distprof_regression(request: pytest.FixtureRequest) -> Regression:
     """Compares a run with a baseline: `distprof_regression(run, baseline=..., fail_if=["step_time > 5 %"])`.
 
-    The test fails with the line that `distprof diff --fail-if` prints where a change is beyond a limit, and is skipped
-    where one cannot tell. Arguments of what it gives:
+    If a change exceeds a limit, the test fails with the line that `distprof diff --fail-if` prints; if the data cannot
+    show that, it is skipped. Arguments:
 
     * `run`: the run directory, or several of them;
-    * `baseline`: likewise what it is compared with;
-    * `fail_if`: limits;
-    * `noise`: standard deviation between single runs of one program, as a part;
-    * `unsure`: `skip`, `fail`, or `pass` where one cannot tell.
+    * `baseline`: the run directory or directories to compare with;
+    * `fail_if`: limits, as for `distprof diff --fail-if`;
+    * `noise`: standard deviation between single runs of the same program, as a fraction;
+    * `unsure`: `skip`, `fail` or `pass`, if the data cannot show whether a limit is exceeded.
 
-    It returns what `distprof diff` would have printed, as `text`, with `limits` and `error`; each limit is also noted
-    as a property of the test, which reports of pytest show.
+    Returns an object with the output of `distprof diff` as `text`, with `limits` and `error`; each limit is also added
+    to the test's properties, which pytest's reports show.
     """
     def compare(run: Runs, *, baseline: Runs, fail_if: Sequence[str] = ("step_time > 5 %",), noise: float | None = None,
                 unsure: str = "skip") -> Answer:
@@ -47,7 +47,7 @@ def distprof_regression(request: pytest.FixtureRequest) -> Regression:
             raise ValueError(f"unsure must be skip, fail or pass, not {unsure!r}")
         answer = compared(_paths(baseline), _paths(run), fail_if=fail_if, noise=noise)
         for one in answer.limits:
-            # what record_property does, without its warning for the usual family of JUnit files
+            # as record_property, without its warning for pytest's default family of JUnit files
             request.node.user_properties.append(("distprof", limit_line(one)))
         if isinstance(answer.error, CannotTell) and unsure == "skip":
             pytest.skip(str(answer.error))

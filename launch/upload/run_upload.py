@@ -152,7 +152,7 @@ def _manifest(backend: Backend, url: str, there: Mapping[str, Entry]) -> Manifes
         return Manifest(files={})
     try:
         return msgspec.json.decode(backend.whole(f"{url}/{MANIFEST}", there[MANIFEST]), type=Manifest)
-    except (msgspec.MsgspecError, OSError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Manifest(files={})
 
 

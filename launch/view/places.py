@@ -78,13 +78,13 @@ def _culprit(trace: MergedTrace, number: int) -> Culprit:
         communication = summary["communication"]
         every = msgspec.convert(communication["culprits"], list[Culprit]) if communication else []
         every = at_step_time(every, step_time_of(summary["step"]))
-    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        ranks, missing = summary["ranks"], summary["missing_ranks"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{file} was written by another version of distprof",
                         hint=f"distprof merge --force {quoted(trace.run)}") from error
     certain = [one for one in every if one.certain]
     if not certain:
-        why = next(lines_of_summary(communication, summary["ranks"],
-                                    missing=summary["missing_ranks"]), None) if communication else None
+        why = next(lines_of_summary(communication, ranks, missing=missing), None) if communication else None
         raise DataError(f"there is no late rank for --finding: {why or 'no communication was recorded'}",
                         hint=f"distprof comms {quoted(trace.run)}")
     if number > len(certain):

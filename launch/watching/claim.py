@@ -74,5 +74,5 @@ class Claim:
     def _read(self) -> _Held | None:
         try:
             return msgspec.json.decode(read_small(self._run / WATCH / CLAIM_JSON), type=_Held)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None

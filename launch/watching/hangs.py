@@ -15,6 +15,7 @@ from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchF
 from distprof.files import json_text, read_small, write_whole
 from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
 from distprof.launch.watching.readings.processes import RankPids
+from distprof.launch.watching.requests import latest_request
 from distprof.merge.blame.hang import Doing, Standstill, standstill
 from distprof.merge.text.communication.hang import standstill_lines
 from distprof.merge.text.phrases import file_name
@@ -163,10 +164,7 @@ def ask_for_stacks(run: Path) -> None:
         OSError: The request cannot be written.
     """
     path = run / WATCH / REQUEST_JSON
-    try:
-        asked = msgspec.json.decode(read_small(path), type=WindowRequest)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        asked = WindowRequest(number=0, first_step=0, steps="")
+    asked = latest_request(run) or WindowRequest(number=0, first_step=0, steps="")
     path.parent.mkdir(exist_ok=True)
     asked.stacks += 1
     text = json_text(asked)

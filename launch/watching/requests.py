@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
 from distprof.files import json_text, read_small, told, write_whole
+from distprof.recording.job.claim import locked
 from distprof.recording.plan import StepPlan
 
 NEWS_S = 5.0
@@ -43,8 +42,6 @@ GIVEN_UP_S = 300.0
 """A recording whose folders have not changed for this long is given up: its ranks are taken to be gone."""
 LOCK = ".requesting"
 """Folder in `watch/` that exists while a request is made."""
-LOCK_S = 10.0
-"""A lock that is held longer is ignored: its holder was killed."""
 
 
 def usual_steps(step_s: float) -> str:
@@ -74,7 +71,7 @@ def ask(run: Path, steps: str, why: str, *, latest_step: int, step_s: float, age
     plan = StepPlan.only(steps)
     lead_s = age_s + (SHARED_LEAD_S if len(_about(run).hosts) > 1 else LEAD_S)
     first_step = latest_step + 1 + max(math.ceil(lead_s / step_s), LEAD_STEPS)
-    with told(run / WATCH), _alone(run):
+    with told(run / WATCH), locked(run / WATCH, LOCK):
         before = latest_request(run)
         if before is not None and not finished(run, before.number):
             raise OutputError(f"{window_folder(run, before.number)} is still being recorded",
@@ -94,31 +91,11 @@ def _next_number(run: Path, before: WindowRequest | None) -> int:
     return max([0, *found, *([before.number] if before is not None else [])]) + 1
 
 
-@contextmanager
-def _alone(run: Path) -> Iterator[None]:
-    """Lets one process at a time make a request, on all hosts: creating a folder is atomic on every file system."""
-    (run / WATCH).mkdir(exist_ok=True)
-    lock, until = run / WATCH / LOCK, time.monotonic() + LOCK_S
-    while True:
-        try:
-            lock.mkdir()
-            break
-        except FileExistsError:
-            if time.monotonic() > until:
-                break
-            time.sleep(0.02)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            lock.rmdir()
-
-
 def latest_request(run: Path) -> WindowRequest | None:
     """Returns the last request that was made; None if there is none that can be read."""
     try:
         return msgspec.json.decode(read_small(run / WATCH / REQUEST_JSON), type=WindowRequest)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -65,6 +65,12 @@ def _steps_of(windows: pl.DataFrame, calls: RankCollectives, did: RankActivity, 
 
 
 def mean_steps(breakdown: pl.DataFrame) -> list[dict[str, Any]]:
-    """Returns a row per rank with means over its steps."""
-    columns = ["duration_ns", *(f"{part}_ns" for part in PARTS), "message_waiting_ns", "overlapped_ns", "overlap_ratio"]
-    return breakdown.group_by("rank").agg(pl.col(columns).mean()).sort("rank").to_dicts()
+    """Returns a row per rank with means over its steps; `overlap_ratio` is that of all steps together, not a mean."""
+    columns = ["duration_ns", *(f"{part}_ns" for part in PARTS), "message_waiting_ns", "overlapped_ns"]
+    return breakdown.group_by("rank").agg(pl.col(columns).mean(), overlap_ratio=overlap_ratio()).sort("rank").to_dicts()
+
+
+def overlap_ratio() -> pl.Expr:
+    """Returns the fraction of communication that computation hides, over all steps together; null without any."""
+    communication = pl.col("communication_ns").sum()
+    return pl.when(communication > 0).then(pl.col("overlapped_ns").sum() / communication)

@@ -87,7 +87,7 @@ def _deepest(parts: Mapping[str | None, float]) -> str | None:
 
 def _lies_in(activity: Activity, kind: str, where: str | None) -> bool:
     if kind == WHOLE:
-        return activity.kind != "communication"
+        return True
     if activity.kind != kind or where is None:
         return activity.kind == kind
     if kind in OF_MODULES:

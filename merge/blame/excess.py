@@ -182,8 +182,7 @@ def excess_of(job: Job, peers: Integers, counted: Sequence[int], known: Sequence
         traced: Those of the steps that have a timeline.
     """
     pieces, events, steps = job.pieces, job.graph.events, np.unique(job.steps[:, 1])
-    ours = np.array([one.kind != "communication" for one in known], bool)[pieces.label]
-    chosen = np.flatnonzero(ours & np.isin(events.rank[pieces.event], peers) & (job.step[pieces.event] >= 0))
+    chosen = np.flatnonzero(np.isin(events.rank[pieces.event], peers) & (job.step[pieces.event] >= 0))
     event = pieces.event[chosen]
     position = job.position[event]
     num_calls = np.zeros(len(job.ranks), np.int64)

@@ -14,6 +14,7 @@ import polars as pl
 from distprof.arrays import Array, Floats, Integers
 from distprof.contract.tables import MODULES
 from distprof.merge.blame.candidates import MOST_RANKS
+from distprof.merge.blame.peers import lowest_met
 from distprof.merge.blame.verdicts import WORTH_A_WORD
 from distprof.merge.chance import median_of_others
 from distprof.merge.cost.joined_run import JoinedRun
@@ -57,19 +58,25 @@ class FirstCut:
     repeatedly, and likewise those that others would wait for next."""
 
     def peers_of(self, rank: int) -> list[int]:
-        """Returns the rank and every second one of `near`: mostly peers close to the median work."""
-        return [rank, *self.near(rank)[:2 * SOME:2]]
+        """Returns the rank, followed by the `SOME` peers closest to the median work."""
+        by_median, _ = self._ordered(rank)
+        return [rank, *by_median[:SOME].tolist()]
 
     def near(self, rank: int) -> list[int]:
         """Returns peers of a rank: alternately those closest to the median work and those with least work."""
+        both = np.stack(self._ordered(rank), axis=1).reshape(-1)[:4 * SOME]
+        return list(dict.fromkeys(both.tolist()))
+
+    def _ordered(self, rank: int) -> tuple[Integers, Integers]:
+        """Returns the peers of a rank twice: closest to the median work first, and least work first."""
         mine = next((one for one in self.peers if (one.ranks == rank).any()), None)
         if mine is None:
-            return []
+            return (np.empty(0, np.int64),) * 2
         whole = mine.work.mean(axis=1)
         order = np.argsort(whole, kind="stable")
+        order = order[mine.ranks[order] != rank]
         by_median = order[np.argsort(np.abs(whole[order] - np.median(whole)), kind="stable")]
-        rows = np.stack((by_median, order), axis=1).reshape(-1)[:4 * SOME]
-        return [one for one in dict.fromkeys(mine.ranks[rows].tolist()) if one != rank]
+        return mine.ranks[by_median], mine.ranks[order]
 
 
 def first_cut(many: JoinedRun, steps: Sequence[int]) -> FirstCut:
@@ -224,7 +231,7 @@ class _Neighbours:
         meeting, rank = np.divmod(np.unique(key[self._row >= 0]), self._num_ranks)
         for size in np.unique(self._sizes).tolist():
             held = self._sizes[meeting] <= size
-            lowest = _lowest(meeting[held], rank[held], self._num_ranks)
+            lowest = lowest_met(meeting[held], rank[held], self._num_ranks)
             component = np.unique(lowest, return_inverse=True)[1].reshape(-1)
             if 2 * np.bincount(component).max() > self._room:
                 break
@@ -248,14 +255,3 @@ class _Neighbours:
         first = np.flatnonzero(others)[order].tolist()
         pairs = [one for pair in zip(of_suspects, first, strict=False) for one in pair]
         return list(dict.fromkeys([*pairs, *of_suspects, *first[:len(of_suspects) + MORE]]))
-
-
-def _lowest(meeting: Integers, rank: Integers, num_ranks: int) -> Any:
-    """Returns the lowest rank of the connected component of each rank."""
-    lowest, before = np.arange(num_ranks), None
-    while before is None or (lowest != before).any():
-        before = lowest.copy()
-        of_meeting = np.full(int(meeting.max(initial=-1)) + 1, num_ranks)
-        np.minimum.at(of_meeting, meeting, lowest[rank])
-        np.minimum.at(lowest, rank, of_meeting[meeting])
-    return lowest

@@ -91,11 +91,22 @@ def components(job: Job) -> Integers:
     """Returns the connected components of ranks that meet: a number per rank, equal for ranks of the same component."""
     events = job.graph.events
     calls = np.flatnonzero(events.kind == CALL)
-    rank, meeting = events.rank[calls], job.collective[events.part[calls]]
-    lowest, before = np.arange(len(job.ranks)), None
+    return lowest_met(job.collective[events.part[calls]], events.rank[calls], len(job.ranks))
+
+
+def lowest_met(meeting: Integers, rank: Integers, num_ranks: int) -> Integers:
+    """Returns the lowest rank that each rank meets, directly or through others: connected components by label
+    propagation.
+
+    Args:
+        meeting: Number of the meeting of each pair of a meeting and a rank in it.
+        rank: Index of the rank of each pair.
+        num_ranks: Number of ranks.
+    """
+    lowest, before = np.arange(num_ranks), None
     while before is None or (lowest != before).any():
         before = lowest.copy()
-        of_meeting = np.full(int(meeting.max(initial=-1)) + 1, len(lowest))
+        of_meeting = np.full(int(meeting.max(initial=-1)) + 1, num_ranks)
         np.minimum.at(of_meeting, meeting, lowest[rank])
         np.minimum.at(lowest, rank, of_meeting[meeting])
     return lowest

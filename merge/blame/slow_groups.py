@@ -18,8 +18,10 @@ from distprof.merge.replay.graph import MARK
 from distprof.merge.replay.order import ordered
 from distprof.merge.replay.replay import Replay
 
-FEWEST = 3
-"""Number of equal groups, and of common steps, needed for a comparison: of two groups, either may be unusual."""
+FEWEST_GROUPS = 3
+"""Number of equal groups needed for a comparison: of two groups, either may be unusual."""
+FEWEST_STEPS = 3
+"""Number of common steps needed for a comparison: in fewer, any group may be slower by chance."""
 SLOWER = 1.3
 """A group is examined if it takes at least this many times as long as the median of the others."""
 MOST = 3
@@ -147,7 +149,7 @@ def _slow(moved: pl.DataFrame, hosts: Mapping[int, str], step_ns: float) -> Iter
     spans = [len({hosts.get(rank, "") for rank in ranks_of(text)}) for text in groups["group_ranks"].to_list()]
     groups = groups.with_columns(pl.Series("num_hosts", spans, pl.Int64))
     for (op, *_), kind in groups.group_by("op", "num_ranks", "num_hosts", "calls", "octave", maintain_order=True):
-        if len(kind) >= FEWEST:
+        if len(kind) >= FEWEST_GROUPS:
             yield from _slow_of_kind(str(op), kind, step_ns)
 
 
@@ -155,7 +157,7 @@ def _slow_of_kind(op: str, kind: pl.DataFrame, step_ns: float) -> Iterator[_Slow
     steps = sorted(set.intersection(*map(set, kind["steps"].to_list())))
     values = np.array([[dict(zip(own, ns, strict=True))[step] for step in steps]
                        for own, ns in kind.select("steps", "ns").iter_rows()])
-    if values.shape[1] < FEWEST:
+    if values.shape[1] < FEWEST_STEPS:
         return
     means = values.mean(axis=1)
     usual = median_of_others(means)

@@ -15,7 +15,7 @@ from distprof.merge.blame.causes import cause_of
 from distprof.merge.blame.culprits import MATERIAL, SURE, Cause, Culprit
 from distprof.merge.blame.excess import WHOLE, Excess
 from distprof.merge.blame.processors import Processors
-from distprof.merge.chance import chance
+from distprof.merge.chance import chance, of_two_looks
 from distprof.merge.program.job import Job
 from distprof.merge.replay.replay import Relief
 
@@ -197,11 +197,9 @@ class Verdicts:
                 self._number(one)))
 
     def _p_value(self, excess: Excess, row: int, kind: str) -> float | None:
-        """Returns the smaller p-value of the replayed steps and of more steps; the latter doubled if both tell. None if
-        neither does."""
-        found = [one for part in (excess, excess.more) if part is not None and kind in part.kinds and (
-            one := chance(self._beyond[id(part)], row, part.kinds.index(kind))) is not None]
-        return min((min(1.0, level * one) for level, one in enumerate(found, 1)), default=None)
+        """Returns the p-value of the replayed steps and of more steps, if there are more. None if neither tells."""
+        return of_two_looks(*(None if part is None or kind not in part.kinds else chance(
+            self._beyond[id(part)], row, part.kinds.index(kind)) for part in (excess, excess.more)))
 
     def _delayed(self, gain: Floats, meets: Flags) -> list[int]:
         ranks, place = np.unique(self._replayed.rank[meets], return_inverse=True)
@@ -271,6 +269,7 @@ def late_steps_of(steps: Integers, late: Floats, material_ns: float) -> list[int
     is_late = late >= LATE * late.max()
     if len(rest := late[~is_late]):
         is_similar = rest.mean() > RARE * late[is_late].mean()
-        is_no_chance = rest.mean() > DEVIATIONS * rest.std() / len(rest) ** 0.5
+        # one step has no scatter that could be measured
+        is_no_chance = len(rest) > 1 and rest.mean() > DEVIATIONS * rest.std(ddof=1) / len(rest) ** 0.5
         is_late[:] |= is_similar or (is_no_chance and rest.mean() >= material_ns)
     return [int(step) for step in steps[is_late]]

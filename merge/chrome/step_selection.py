@@ -41,8 +41,12 @@ def step_times(one: RankSurvey, recorded: pl.DataFrame | None) -> Steps:
 
 
 def wanted_steps(spans: NumberRanges | None, steps: Mapping[int, Steps],
-            choice: WithinBudget | None) -> dict[int, list[tuple[int, int]]]:
-    """Returns rank -> spans of the steps that are written; empty if all of the time is."""
+                 choice: WithinBudget | None) -> dict[int, list[tuple[int, int]]]:
+    """Returns rank -> spans of the steps that are written; empty if all of the time is.
+
+    Raises:
+        UsageError: No rank has a step that is in `spans` and in `choice`.
+    """
     chosen = choice.steps if choice is not None else None
     if spans is None and chosen is None:
         return {}
@@ -79,7 +83,11 @@ def selection_of(options: MergeOptions, steps: list[tuple[int, int]] | None, clo
 
 def fitting(read: list[RankSurvey], steps: Mapping[int, Steps], options: MergeOptions,
             collectives: CollectivePieces | None) -> tuple[WithinBudget | None, list[str]]:
-    """Returns the ranks and steps that fit into --max-size, None if all do; and remarks."""
+    """Returns the ranks and steps that fit into --max-size, None if all do; and remarks.
+
+    Raises:
+        UsageError: Not even one step of a rank fits.
+    """
     rows = Counter[int]()
     for piece in collectives or ():
         rows.update(dict(piece["rank"].value_counts().iter_rows()))

@@ -52,17 +52,20 @@ def choose_clock(run: Run, recorded: Clock, align: Align, matched: pl.DataFrame 
     from distprof.merge.clock.by_collectives import (  # polars takes a while to import
         check_clock,
         clock_by_collectives,
+        precision_of,
         synchronising,
     )
 
     table, clock = synchronising(matched), recorded
+    precision_ns = precision_of(table)
     if align == "none" and recorded.method != "shared":
         clock = unaligned(recorded)
     elif align == "collectives" or (align == "auto" and not recorded.aligned):
-        estimated = replace(clock_by_collectives(table, hosts_of(run)), set_by_ns=recorded.set_by_ns)
+        estimated = replace(clock_by_collectives(table, hosts_of(run), precision_ns=precision_ns),
+                            set_by_ns=recorded.set_by_ns)
         clock = estimated if estimated.aligned or align == "collectives" else recorded
     clock = _with_devices(run, clock)
-    return replace(clock, check=check_clock(table, clock))
+    return replace(clock, check=check_clock(table, clock, precision_ns=precision_ns))
 
 
 def _with_devices(run: Run, clock: Clock) -> Clock:

@@ -19,7 +19,7 @@ EACH_GROUP = 12
 """If there would be more lines than this, groups of one description and size share a line."""
 _OF_ALL = (
     "step", "group", "group_description", "dtype", "complete", "mismatch", "matched_by", "num_ranks",
-    "arrival_spread_ns", "late_rank", "end_spread_ns", "unsure", "disagrees", "algbw", "busbw", "between_hosts",
+    "arrival_spread_ns", "late_rank", "end_spread_ns", "unsure", "algbw", "busbw", "between_hosts",
 )
 """Columns that are equal, or nearly, in all rows of a collective."""
 BY_SIZE = ("op", "group_description", "num_ranks", "between_hosts", "size_bucket")
@@ -112,7 +112,8 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
     `op` is that of most ranks, and `send` for a send and its receive; `size_bytes` is the largest input, `mean_bytes`
     the mean one; `number` is the sequence number; `first_arrival_ns`, `last_arrival_ns`, `last_end_ns` are times;
     `wait_ns` and `transfer_ns` are sums over ranks, null if no rank knows it; `longest_ns` is the longest time of a
-    rank in it; `ranks` are the ranks that have it. `group_ranks` remains a text, see `with_lists`.
+    rank in it; `disagrees` is true if it is on some rank; `ranks` are the ranks that have it. `group_ranks` remains a
+    text, see `with_lists`.
 
     Args:
         rows: `MERGED_COLLECTIVES`, sorted by collective and rank.
@@ -123,7 +124,7 @@ def per_collective(rows: pl.DataFrame) -> pl.DataFrame:
              for name in ("wait_ns", "transfer_ns")]
     each = rows.group_by("collective", maintain_order=True).agg(
         pl.col("op").first(), is_sent.alias("is_sent"), (pl.col("op").min() != pl.col("op").max()).alias("is_mixed"),
-        pl.col(_OF_ALL).first(), pl.col("sequence").min().alias("number"),
+        pl.col(_OF_ALL).first(), pl.col("disagrees").max(), pl.col("sequence").min().alias("number"),
         pl.col("size_bytes").max(), pl.col("size_bytes").mean().alias("mean_bytes"),
         pl.col("arrival_ns").min().alias("first_arrival_ns"),
         pl.col("arrival_ns").max().alias("last_arrival_ns"), pl.col("end_ns").max().alias("last_end_ns"),
@@ -200,7 +201,7 @@ class Coverage:
     num_spreads: int
     """Collectives whose arrival spread is known."""
     num_disagreeing: int
-    """Collectives whose waits by clocks and by durations contradict each other, on the lowest rank."""
+    """Collectives whose waits by clocks and by durations contradict each other, on some rank."""
 
     @property
     def matched_ratio(self) -> float | None:

@@ -147,7 +147,8 @@ class _Measuring:
         latest = members - 1 - np.argmax(arrival[:, ::-1], axis=1)
         host = self._host[index]
         lacks = (host < 0).any(axis=1)
-        several = (host.min(axis=1) != host.max(axis=1)) & ~lacks
+        # two different hosts are several, whatever the others are
+        several = (host != host.max(axis=1, keepdims=True)) & (host >= 0)
         self._parts.append({
             "step": np.full((number, block.count), block.step), "meeting": np.repeat(block.meeting, block.count),
             "place": np.tile(place, (number, 1)),
@@ -165,9 +166,9 @@ class _Measuring:
             "num_without_end": (end == NO_INTEGER).sum(axis=1),
             "unsure": comparable & ((unsure < 0) | (spread <= unsure) | contradicts),
             "bounds": self._rules.bounds[calls["op"]] & (size.min(axis=1) > 0),
-            "disagrees": np.where((known & (held >= 0) & (shortest >= 0)[:, None])[:, 0], apart[:, 0], -1),
+            "disagrees": np.where(waits & comparable & all_held, apart.any(axis=1), -1),
             "algbw": algbw, "busbw": algbw * self._rules.factor(calls["op"], members),
-            "between_hosts": np.repeat(np.where(several, 1, np.where(lacks, -1, 0)), block.count)})
+            "between_hosts": np.repeat(np.where(several.any(axis=1), 1, np.where(lacks, -1, 0)), block.count)})
         is_met = (comparable & waits) | (message & (first != NO_INTEGER) & (unsure >= 0))
         self._share(times, index, last, is_met, message)
 

@@ -91,7 +91,7 @@ def _uncertainty(rows: pl.DataFrame, clock: Clock) -> pl.Series:
 
 
 def _between_hosts(rows: pl.DataFrame, hosts: Mapping[int, Hashable]) -> pl.Series:
-    """Returns whether ranks are on several hosts; null if hosts are unknown, or ranks lack and the others share one."""
+    """Returns whether ranks are on several hosts; null if that depends on unknown hosts or ranks."""
     names = {host: number for number, host in enumerate(dict.fromkeys(hosts.values())) if host is not None}
     known = pl.DataFrame({"rank": list(hosts), "host": [names.get(host) for host in hosts.values()]},
                          schema={"rank": pl.Int64, "host": pl.Int64})

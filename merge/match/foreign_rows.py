@@ -75,20 +75,37 @@ def _is_lane(row: Mapping[str, Any]) -> bool:
 class _Enclosing:
     """Events of a kind by thread, to find the one that contains a time."""
 
-    events: Mapping[int, tuple[list[int], list[CommEvent]]]
+    events: Mapping[int, tuple[list[int], list[CommEvent], list[int]]]
+    """For each thread the starts, the events, and for each event the index of the last one before it that was open
+    when it began; -1 if none was."""
 
     @classmethod
     def of(cls, events: Sequence[CommEvent]) -> _Enclosing:
+        """Takes events in order of time."""
         by_thread = defaultdict[int, list[CommEvent]](list)
         for event in events:
             by_thread[event.thread].append(event)
-        return cls({thread: ([event.start_ns for event in some], some) for thread, some in by_thread.items()})
+        return cls({thread: ([event.start_ns for event in some], some, _outer(some))
+                    for thread, some in by_thread.items()})
 
     def at(self, thread: int, at_ns: int) -> CommEvent | None:
-        """Returns the last event that began on the thread by then, if it has not ended."""
-        starts, events = self.events.get(thread, ([], []))
+        """Returns the event that began last on the thread of those that are open then."""
+        starts, events, outer = self.events.get(thread, ([], [], []))
         place = bisect_right(starts, at_ns) - 1
-        return events[place] if place >= 0 and at_ns <= events[place].end_ns else None
+        while place >= 0 and at_ns > events[place].end_ns:
+            place = outer[place]
+        return events[place] if place >= 0 else None
+
+
+def _outer(events: Sequence[CommEvent]) -> list[int]:
+    """Returns for each event the index of the last one before it that had not ended when it began; -1 for none."""
+    found, still_open = list[int](), list[int]()
+    for index, event in enumerate(events):
+        while still_open and events[still_open[-1]].end_ns < event.start_ns:
+            still_open.pop()
+        found.append(still_open[-1] if still_open else -1)
+        still_open.append(index)
+    return found
 
 
 class _RowsOf:

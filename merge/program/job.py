@@ -151,11 +151,12 @@ def _ready(on_device: Mapping[int, RankActivity]) -> pl.DataFrame:
 
 
 def by_rank_and_time(rank: Integers, at: Integers, turn: Integers) -> Integers:
-    """Returns the order of events by rank, time, and, at the same time, by their turn, 0 to 7."""
+    """Returns the order of events by rank, time, and, at the same time, by their turn, 0 to 7. Where all are equal, the
+    order remains."""
     span = int(np.ptp(at)) + 1 if len(at) else 1
     if int(rank.max(initial=0) + 1) * span >= 2 ** 59:
         return np.lexsort((turn, at, rank))
-    return np.argsort((rank * span + (at - at.min(initial=np.iinfo(np.int64).max))) * 8 + turn)
+    return np.argsort((rank * span + (at - at.min(initial=np.iinfo(np.int64).max))) * 8 + turn, kind="stable")
 
 
 def _linked(table: pl.DataFrame, waits: Waits, did: Mapping[int, RankActivity],

@@ -108,7 +108,7 @@ def document(path: Path, *more: Path, given: Given = MEASURED) -> dict[str, Any]
     """
     sources = Sources(path, *more, given=given)
     with thread_pool(1) as beside:
-        beside.submit(sources.read_timelines)
+        sources.read_timelines(beside)
         return _document(sources)
 
 

@@ -171,10 +171,10 @@ def memory(sources: Sources, sample: Sample) -> dict[str, Any]:
     peaks = [peak for peak in found.peaks if peak.rank in set(sample.ranks)]
     names = ("rank", "device", "peak_bytes", "time_ns", "before_bytes", "unknown_bytes", "unused_bytes",
              "reserved_bytes")
-    by_rank = grouped(found.rows, found.peaks, ("category",))
+    by_category = grouped(found.rows, found.peaks, ("category",))
     return {
         "ranks": columns_of_rows([{name: getattr(peak, name) for name in names} for peak in peaks], names),
-        "groups": columns_of(by_rank), "categories": _categories(peaks),
+        "groups": columns_of(by_category), "categories": _categories(peaks),
         "timeline": _curves(found, sample), "at_peak": _tensors(peaks)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -81,6 +82,7 @@ class Sources:
         self.opened, self._many = opened(self.paths, self.given.sizes)
         self.in_detail = self.opened if self._many is None else self._looked_at(self._many)
         """The run with the ranks whose timelines are read."""
+        self._reading: Future[tuple[RunOperators | DataError, RunWaits | DataError]] | None = None
 
     @property
     def run(self) -> Run:
@@ -191,7 +193,7 @@ class Sources:
         Raises:
             DataError: No rank has a timeline.
         """
-        return _there(self._operators[0])
+        return _there(self._timelines[0])
 
     @property
     def memory(self) -> RunMemory:
@@ -209,7 +211,7 @@ class Sources:
         Raises:
             DataError: Nothing shows waits.
         """
-        return _there(self._waits)
+        return _there(self._timelines[1])
 
     @property
     def replayable(self) -> Replayable:
@@ -223,16 +225,27 @@ class Sources:
     @property
     def unreadable(self) -> list[Problem]:
         """What could not be read of timelines, allocations and waits."""
-        found = (self._operators[0], self._memory, self._waits)
+        found = (self._timelines[0], self._memory, self._timelines[1])
         return [problem for one in found if not isinstance(one, DataError) for problem in one.problems]
 
-    def read_timelines(self) -> None:
-        """Computes what takes longest and needs nothing of the rest."""
-        assert self._operators and self._waits
+    def read_timelines(self, beside: Executor) -> None:
+        """Begins what takes longest and needs nothing of the rest; whoever needs it waits for it, or gets its error."""
+        _ = self.recorded_steps  # both threads need it, and a cached property has no lock from Python 3.12 on
+        self._reading = beside.submit(self._of_timelines)
 
     @cached_property
-    def _operators(self) -> tuple[RunOperators | DataError, dict[int, TracedWaits]]:
-        """Operators, and the waits that the same timelines show."""
+    def _timelines(self) -> tuple[RunOperators | DataError, RunWaits | DataError]:
+        return self._of_timelines() if self._reading is None else self._reading.result()
+
+    def _of_timelines(self) -> tuple[RunOperators | DataError, RunWaits | DataError]:
+        """Reads operators and waits."""
+        operators, traced = self._read_operators()
+        if any(rank.has(WAITS) for rank in self.in_detail.ranks):
+            traced = {}
+        return operators, _tried(lambda: run_waits(self.in_detail, steps=self.steps_in_detail, traced=traced))
+
+    def _read_operators(self) -> tuple[RunOperators | DataError, dict[int, TracedWaits]]:
+        """Reads operators, and the waits that the same timelines show."""
         traced, rates = dict[int, TracedWaits](), (self.given.peak, self.given.bandwidth)
 
         def beside(rank: Rank) -> Callable[[RankTimeline], TracedWaits]:
@@ -245,11 +258,6 @@ class Sources:
             self.in_detail, rates, steps=self.steps_in_detail, beside=beside, take=take,
             asked=Asked(selection=Selection(), keys=columns_of(OPERATORS_BY))))
         return found, traced
-
-    @cached_property
-    def _waits(self) -> RunWaits | DataError:
-        traced = {} if any(rank.has(WAITS) for rank in self.in_detail.ranks) else self._operators[1]
-        return _tried(lambda: run_waits(self.in_detail, steps=self.steps_in_detail, traced=traced))
 
     @cached_property
     def _memory(self) -> RunMemory | DataError:

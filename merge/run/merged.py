@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import polars as pl
 
 from distprof.contract.merged import CLOCK_KEYS, MERGED_COLLECTIVES, MERGED_MODULES, STEP_KEYS, SUMMARY_KEYS
@@ -21,6 +20,8 @@ from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import DAMAGE, readable
 from distprof.merge.run.traces.discovery import is_recorded, trace_times
 from distprof.storage.places import place, real
+
+_DAMAGED_SUMMARY = (ValueError, RecursionError, TypeError, AttributeError, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,13 @@ def open_merge(path: Path) -> LoneMerge:
     Raises:
         DataError: It cannot be read, or holds no collectives.
     """
-    summary = msgspec.json.decode(read_small(path / SUMMARY_JSON, MOST_LINES_BYTES), type=dict[str, Any])
-    if set(summary["clock"]) != set(CLOCK_KEYS) or set(summary["step"]) != set(STEP_KEYS):
-        raise DataError(f"{path / SUMMARY_JSON} was written by another version of distprof",
-                        hint="merge again")
+    written = path / SUMMARY_JSON
+    try:
+        summary = _summary_in(written)
+    except _DAMAGED_SUMMARY as error:
+        raise _unreadable("a summary", written, error) from error
+    if summary is None:
+        raise DataError(f"{written} was written by another version of distprof", hint="merge again")
     try:
         rows = pl.read_parquet(readable(path / MERGED_COLLECTIVES.file), glob=False)
     except DAMAGE as error:
@@ -108,15 +112,25 @@ def summary_of_merge(paths: Sequence[Path]) -> dict[str, Any] | None:
     written = _merge_of(paths[0]) / SUMMARY_JSON
     if _up_to_date(paths, written):
         try:
-            # msgspec refuses escapes of bytes that are not UTF-8
-            found: dict[str, Any] = json.loads(read_small(written, MOST_LINES_BYTES))
-            keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
-            if all(set(part) == set(known) for part, known in keys):
-                from_json(Problem, found["problems"])
-                return found
-        except (ValueError, RecursionError, TypeError, AttributeError, OSError) as error:
+            return _summary_in(written)
+        except _DAMAGED_SUMMARY as error:
             _fail_if_alone(written, paths[0], "a summary", error)
     return None
+
+
+def _summary_in(written: Path) -> dict[str, Any] | None:
+    """Returns the content of a `summary.json`; None if its keys are those of another version.
+
+    Raises one of `_DAMAGED_SUMMARY` if it is damaged.
+    """
+    # msgspec refuses escapes of bytes that are not UTF-8
+    found: dict[str, Any] = json.loads(read_small(written, MOST_LINES_BYTES))
+    keys = ((found, SUMMARY_KEYS), (found.get("step", {}), STEP_KEYS), (found.get("clock", {}), CLOCK_KEYS))
+    if any(set(part) != set(known) for part, known in keys):
+        return None
+    from_json(Problem, found["problems"])
+    from_json(Remark, found["remarks"])
+    return found
 
 
 def modules_of_merge(paths: Sequence[Path]) -> pl.DataFrame | None:
@@ -162,5 +176,9 @@ def _fail_if_alone(written: Path, path: Path, what: str, error: Exception) -> No
         DataError: The merge stands alone.
     """
     if written.parent == path:
-        raise DataError(f"cannot read {what} in {written}: {(str(error).splitlines() or ['nothing'])[0]}",
-                        hint="merge again") from error
+        raise _unreadable(what, written, error) from error
+
+
+def _unreadable(what: str, written: Path, error: Exception) -> DataError:
+    return DataError(f"cannot read {what} in {written}: {(str(error).splitlines() or ['nothing'])[0]}",
+                     hint="merge again")

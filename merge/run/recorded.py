@@ -66,7 +66,7 @@ def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tu
     if len(paths) > 1:
         check_one_run(paths, launches)
     about = joined(launches)
-    summaries = _summaries(paths, only) if by_host else None
+    summaries = _summaries(paths, only, about) if by_host else None
     folders = agreeing(rank_folders(paths, problems, summaries), about, problems)
     ranks = [one.content for one in folders]
     # a rank that ran alone in a job of several never met the others, so its world size is too small
@@ -95,11 +95,14 @@ def recorded_run(*paths: Path, by_host: bool = False, only: Collection[str] = tu
                summaries=summaries)
 
 
-def _summaries(paths: Sequence[Path], only: Collection[str]) -> Summaries | None:
+def _summaries(paths: Sequence[Path], only: Collection[str], about: Launch | None) -> Summaries | None:
     """Returns the summaries of a run of more than `MANY_RANKS` ranks, if most ranks have one."""
     names = [name for path in paths for name in names_in(path)]
-    if len(names) <= MANY_RANKS and not any(True for path in paths for _ in files_of(path)):
-        return None
+    if len(names) <= MANY_RANKS:  # there may be more, without folders
+        if about is not None and about.world_size is not None and about.world_size <= MANY_RANKS:
+            return None
+        if not any(True for path in paths for _ in files_of(path)):
+            return None
     with uncollected():
         found = read_summaries(paths, folders=names, only=only)
     if found is None or len(found.frames) <= MANY_RANKS:

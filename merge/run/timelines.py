@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 Result = TypeVar("Result")
-_GIVEN: list[Workers | Pool] = [BUILT_IN]
-"""Workers given by `reading_in`; the last entry counts. Global, as commands read traces in many places and threads."""
+_GIVEN: dict[object, Workers | Pool] = {None: BUILT_IN}
+"""Workers given by each `reading_in`; the last ones count. Global: commands read traces in many places and threads."""
 
 
 def with_timelines(run: Run) -> Run:
@@ -78,11 +78,12 @@ def losses_of(rank: int, trace: TraceFile, losses: Losses, num_events: int) -> I
 @contextmanager
 def reading_in(workers: Workers | Pool) -> Iterator[None]:
     """Reads traces within the context with these workers, or those of a given pool; for the whole process."""
-    _GIVEN.append(workers)
+    entry = object()  # others may give equal workers, and contexts of several threads end in any order
+    _GIVEN[entry] = workers
     try:
         yield
     finally:
-        _GIVEN.remove(workers)
+        del _GIVEN[entry]
 
 
 def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
@@ -100,7 +101,8 @@ def for_each_rank(what: str, work: Callable[..., Result], ranks: Sequence[Rank],
     Raises:
         DataError: There are no such workers.
     """
-    workers, items = _GIVEN[-1], ((f"{what} rank {rank.number}", (_anywhere(rank), *arguments(rank))) for rank in ranks)
+    workers = [*_GIVEN.values()][-1]
+    items = ((f"{what} rank {rank.number}", (_anywhere(rank), *arguments(rank))) for rank in ranks)
     if isinstance(workers, Pool):
         yield from workers.in_order(work, items)
         return

@@ -129,7 +129,7 @@ def chrome_text(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
     """
     try:
         found = msgspec.json.decode(b"".join(pieces), type=_Whole).processes
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{name} is not a Chrome trace but a damaged rocprofv3 file: {error}",
                         hint="record it again, or omit it") from error
     processes = found if isinstance(found, list) else [found]
@@ -158,8 +158,8 @@ class _Process:
         self._devices = {agent.id.handle: agent.logical_node_type_id for agent in process.agents if agent.type == GPU}
         self._kernels = {one.kernel_id: one.demangled_kernel_name or one.formatted_kernel_name
                          for one in process.kernel_symbols}
-        called, started = ({record.correlation_id.internal for kind in kinds for record in self._records(kind)}
-                           for kinds in (CALLS, ON_DEVICE))
+        called, started = ({record.correlation_id.internal for kind in kinds for record in self._records(kind)
+                            if _start(record) is not None} for kinds in (CALLS, ON_DEVICE))
         self._arrows = called & started
 
     @property
@@ -233,15 +233,15 @@ class _Process:
         device, number = self._devices.get(agent.handle, 0), record.correlation_id.internal
         yield slice_of(category, name, self._place(device), stream, _start(record), record.end_timestamp, {
             "device": device, "stream": stream, "correlation": number, **args})
-        if number in self._arrows:
-            yield arrow("f", number, self._place(device), stream, record.start_timestamp)
+        if number in self._arrows and (start := _start(record)) is not None:
+            yield arrow("f", number, self._place(device), stream, start)
 
     def _call(self, record: _Record, category: str) -> Iterator[Event]:
         number = record.correlation_id.internal
         yield slice_of(category, self._operation(record), self._place(), record.thread_id, _start(record),
                        record.end_timestamp, {"correlation": number})
-        if number in self._arrows:
-            yield arrow("s", number, self._place(), record.thread_id, record.start_timestamp)
+        if number in self._arrows and (start := _start(record)) is not None:
+            yield arrow("s", number, self._place(), record.thread_id, start)
 
 
 def _start(record: _Record) -> int | None:

@@ -165,6 +165,6 @@ def _is_merge(folder: Path) -> bool:
         return False
     try:
         found = json.loads(read_small(folder / SUMMARY_JSON, MOST_LINES_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and {"format", "world_size", "per_gpu"} <= found.keys()

@@ -85,6 +85,14 @@ def test_what_is_wrong_is_said(tmp_path: Path, content: object, message: str) ->
         read_section(config(tmp_path, content))
 
 
+@pytest.mark.parametrize("content", [b'{"name": "\xff"}', b"[" * 100_000])
+def test_what_is_not_json_at_all_is_said(tmp_path: Path, content: bytes) -> None:
+    path = config(tmp_path, {})
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="is not valid JSON"):
+        read_section(path)
+
+
 def test_comments_are_read_as_the_package_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = config(tmp_path, '{\n  // ours\n  "flops_profiler": {"enabled": true, "profile_step": 4},\n}')
     with monkeypatch.context() as patch:

@@ -19,6 +19,7 @@ from distprof.merge.chance import (
     chance_of_any,
     chances,
     median_of_others,
+    of_two_looks,
     tail,
 )
 
@@ -52,6 +53,17 @@ def test_equal_ranks_rarely_stand_out(noise, num_ranks, num_steps, tries, most):
     random = np.random.default_rng(1)
     works = [NOISES[noise](random, (num_ranks, num_steps)) for _ in range(tries)]
     assert np.mean([least_chance(work) <= 0.01 for work in works]) <= most
+
+
+@pytest.mark.parametrize("alarm", [0.01, 0.05])
+@pytest.mark.parametrize("second", [lambda first: 1 - first, lambda first: first, lambda first: (first + 0.5) % 1])
+def test_two_looks_raise_no_more_false_alarms_than_one(alarm, second):
+    """Each look alone raises one with every probability as often as it says; what they have in common differs."""
+    looks = (np.arange(30_000) + 0.5) / 30_000
+    found = np.array([of_two_looks(one, second(one)) for one in looks])
+    assert (found <= alarm).mean() <= alarm + 1 / len(looks)
+    assert max(found) <= 1.0 and of_two_looks(0.3, 0.001) < 0.01 and of_two_looks(0.005, 0.9) < 0.01
+    assert (of_two_looks(None, 0.4), of_two_looks(0.4, None), of_two_looks(None, None)) == (0.4, 0.4, None)
 
 
 @pytest.mark.long

@@ -17,12 +17,14 @@ from torch import nn
 
 import distprof
 from distprof import files
+from distprof.errors import OutputError
 from distprof.process import identity
 from distprof.recording.hang.report import HangReport
 from distprof.recording.run_directory import RankFolder
 from distprof.recording.tracing import timeline
 from support import forked
 from support.jobs import PATIENCE_S, called, clean_environ
+from support.processes import files_no_larger_than
 from support.recording import Recorded, train
 
 STEPS = "wait=0,count=1,time=1,trace=1"
@@ -62,6 +64,7 @@ def test_a_timeline_that_finds_no_room_costs_nothing_but_itself(tmp_path, monkey
     def full(*_):
         raise OSError(errno.ENOSPC, "full")
 
+    monkeypatch.setattr("distprof.helper.HEAVY", "sys")  # so that timelines are written in this process
     monkeypatch.setattr(timeline.igzip, "compress", full)
     with distprof.record(tmp_path / "run", steps=STEPS):
         steps_of(nn.Linear(4, 4), 4)
@@ -253,3 +256,14 @@ def test_steps_are_never_written_into_files_of_the_script(tmp_path):
         os.close(number)
     assert theirs.read_bytes() == b"of the script"
     assert (folder.path / "steps.ndjson").read_text() == '{"step": 0}\n{"step": 1}\n'
+
+
+def test_a_step_for_which_there_is_no_room_costs_no_other_step(tmp_path):
+    folder = RankFolder(tmp_path / "run", 0, run_id="a", force=False, tags=dict)
+    folder.add_step({"step": 0})
+    lines = folder.path / "steps.ndjson"
+    with files_no_larger_than(lines.stat().st_size + 5), pytest.raises(OutputError, match="File too large"):
+        folder.add_step({"step": 1})
+    folder.add_step({"step": 2})
+    folder.close()
+    assert lines.read_text() == '{"step": 0}\n{"step": 2}\n'

@@ -232,7 +232,8 @@ def test_the_script_s_own_profile_is_as_without_us_and_the_plan_goes_on_behind_i
     traced = seen.table("events")
     assert traced.filter(traced["name"] == "aten::addmm")["step"].n_unique() == 2 - cut
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("distprof: ")]
-    assert len(told) == (1 if profiled else 0), told
+    assert len(told) == (1 + cut if profiled else 0), told
+    assert [line.partition("rank: ")[2] for line in told[1:]] == ["1 of trace"] * cut
     assert ("torch.profiler in step" in called("stats", tmp_path / "run").stdout) == bool(seen.info["profiled_steps"])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distprof.errors import UsageError
-from distprof.recording.plan import StepPlan
+from distprof.recording.plan import PlanProgress, StepPlan
 
 PLANS = st.builds(StepPlan, wait=st.integers(0, 9), count=st.integers(0, 9), time=st.integers(0, 9),
                   trace=st.integers(1, 9))
@@ -46,3 +48,32 @@ def test_a_wrong_plan_is_a_usage_error_with_a_hint(text):
     with pytest.raises(UsageError) as caught:
         StepPlan.parse(text)
     assert caught.value.hint and caught.value.exit_code == 2
+
+
+def walked(plan: StepPlan, paused: set[int], *, on_all: bool) -> tuple[Counter[str], Counter[str]]:
+    """Pass -> steps of which this rank recorded something, and those that it counts as missed."""
+    progress = PlanProgress(lambda: plan, tell=lambda *_: None, all_told=lambda _: on_all)
+    recorded, step = Counter[str](), 0
+    while (running := progress.pass_of(step)) is not None:
+        if step in paused:
+            progress.pause(step)
+        else:
+            recorded[running] += 1
+        progress.step_ended(step)
+        step += 1
+    return recorded, progress.missed
+
+
+@pytest.mark.parametrize("on_all", [False, True])
+@pytest.mark.parametrize("name", ["trace", "memory"])
+def test_the_rest_of_a_timeline_that_the_script_s_own_profiler_ends_is_missed(name, on_all):
+    plan = StepPlan(**{"wait": 1, "count": 0, "time": 0, "arrivals": 0, name: 6}).for_ranks(2)
+    recorded, lost = walked(plan, {3}, on_all=on_all)
+    assert (recorded[name], lost) == (2, {name: 4})
+
+
+@given(PLANS.map(lambda plan: plan.for_ranks(4)), st.sets(st.integers(0, 30)), st.booleans())
+def test_each_step_of_each_pass_is_recorded_or_counts_as_missed(plan, paused, on_all):
+    recorded, missed = walked(plan, paused, on_all=on_all)
+    for name in set(plan.steps) - {"wait"}:
+        assert recorded[name] + missed[name] == plan.steps[name], name

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 import distprof
 from distprof.launch import worker
 from distprof.recording.tracing import timeline
+from distprof.recording.tracing.foreign_profiler import ForeignProfiler
 from distprof.recording.tracing.profiler_sessions import close_open_slices
 from support import forked
 from support.freed_memory import environ_that_ends_it
@@ -189,3 +190,24 @@ def test_cupti_is_detached_where_that_is_safe_unless_the_user_decided(monkeypatc
     monkeypatch.setattr(timeline.os, "environ", {} if asked is None else {"TEARDOWN_CUPTI": asked})
     timeline.detach_at_end()
     assert timeline.os.environ.get("TEARDOWN_CUPTI") == found
+
+
+@pytest.mark.parametrize(("wrapped", "other"), [("_prepare_trace", "__exit__"), ("__exit__", "_prepare_trace")])
+def test_where_the_script_has_wrapped_a_method_the_other_is_restored_and_nothing_of_ours_runs(
+        monkeypatch, wrapped, other):
+    kind, heard = torch.autograd.profiler.profile, []
+    before = getattr(kind, other)
+    for name in (wrapped, other):
+        monkeypatch.setattr(kind, name, getattr(kind, name))  # as it is, again after the test
+    foreign = ForeignProfiler(lambda: heard.append("begins"), lambda: heard.append("ends"))
+    foreign.start()
+    ours = getattr(kind, wrapped)
+    setattr(kind, wrapped, lambda *arguments: ours(*arguments))
+    with kind():
+        assert foreign.is_active()
+    assert heard == ["begins", "ends"]
+    foreign.stop()
+    with kind() as theirs:
+        torch.ones(2)
+    assert getattr(kind, other) is before and len(heard) == 2 and not foreign.is_active()
+    assert any(event.name == "aten::ones" for event in theirs.function_events)

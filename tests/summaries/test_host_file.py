@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from distprof.contract.rank_summary import SUMMARIES, Arrivals, PackedTable, Ran
 from distprof.errors import FormatError
 from distprof.summaries import host_file
 from distprof.summaries.host_file import append, files_of, frames_in, head_of, summary_of
+from support.processes import files_no_larger_than
 
 
 def summary(rank: int, **fields) -> RankSummary:
@@ -102,13 +104,46 @@ def test_a_rank_does_not_wait_long_for_another(tmp_path, monkeypatch):
     assert sorted(read(tmp_path)[0]) == [0, 1]
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def refusing(number: int):
+    """A lock that fails with this error."""
+    def refuse(_handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+    return refuse
+
+
+def test_a_rank_that_can_lock_no_file_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_file, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(host_file, "lock", refusing(errno.EWOULDBLOCK))
+    with pytest.raises(OSError, match="another process has locked it"):
+        append(tmp_path, summary(0))
+    assert read(tmp_path) == ({}, 0)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
     path = append(tmp_path, summary(0))
-    before, write = path.read_bytes(), os.write
-    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, content[:20]))
-    with pytest.raises(OSError, match="No space"):
+    before = path.read_bytes()
+    with files_no_larger_than(len(before) + 20), pytest.raises(OSError, match="File too large"):
         append(tmp_path, summary(1))
     assert path.read_bytes() == before
+
+
+def test_without_locks_a_full_disk_costs_no_other_rank(tmp_path, monkeypatch):
+    path, others = append(tmp_path, summary(0)), host_file.packed_frame(summary(2))
+    write = os.write
+
+    def torn(handle: int, content: bytes) -> int:
+        """Room for 20 bytes; then somebody removes a file, and another rank finds room."""
+        written = write(handle, content[:20])
+        with path.open("ab") as other:
+            other.write(others)
+        return written
+
+    monkeypatch.setattr(host_file, "lock", refusing(errno.ENOTSUP))
+    monkeypatch.setattr(os, "write", torn)
+    with pytest.raises(OSError, match="No space"):
+        append(tmp_path, summary(1))
+    found, lost = read(tmp_path)
+    assert (sorted(found), lost) == ([0, 2], 20)
 
 
 def test_the_last_of_a_rank_counts(tmp_path):

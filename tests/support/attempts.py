@@ -1,4 +1,4 @@
-"""Tests that a busy machine may fail: repeated, and judged by how many of the attempts hold."""
+"""Repeats tests that may fail on a busy machine, and judges them by the number of attempts that hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def most_hold(attempt: Callable[[Path], object], folder: Path, *, of: int, at_least: int) -> None:
-    """Calls `attempt` with a new folder each time; an AssertionError is an attempt that does not hold."""
+    """Calls `attempt` `of` times with a new folder each; an attempt does not hold if it raises an AssertionError."""
     failures = []
     for number in range(of):
         path = folder / f"attempt{number}"

@@ -1,6 +1,6 @@
-"""Azurite, Microsoft's emulator of Azure's blobs, in a process of its own, on this machine alone.
+"""Azurite, Microsoft's emulator of Azure Blob Storage, in its own process, reachable only from this machine.
 
-    npm install --global azurite      (186 MB with all that it needs)
+    npm install --global azurite      (186 MB with its dependencies)
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from datetime import UTC, datetime, timedelta
 from support.missing import missing
 
 PROGRAM = "azurite-blob"
-ACCOUNT, KEY = "devstoreaccount1", (  # of everyone, as its documentation says
+ACCOUNT, KEY = "devstoreaccount1", (  # publicly documented
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
 
 
 def why_not() -> str:
-    """What is missing on this machine; '' where nothing is."""
+    """Returns what is missing on this machine; '' if nothing."""
     program = "" if shutil.which(PROGRAM) else f"{PROGRAM}: not installed (npm: azurite)"
     return "; ".join(filter(None, (missing("adlfs"), program)))
 
 
 def connection(address: str, key: str = KEY) -> str:
-    """What tells clients where it is, in AZURE_STORAGE_CONNECTION_STRING."""
+    """Returns the AZURE_STORAGE_CONNECTION_STRING for clients."""
     return (f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
             f"BlobEndpoint={address}/{ACCOUNT};")
 
 
 def signed_connection(address: str) -> str:
-    """The same for somebody who has a signature to read and list with, and no key."""
+    """Returns a connection string with a signature that allows reading and listing, instead of a key."""
     from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
 
     signature = generate_account_sas(
@@ -42,7 +42,7 @@ def signed_connection(address: str) -> str:
 
 @contextmanager
 def azure_server() -> Iterator[str]:
-    """Starts one; its address."""
+    """Starts a server and yields its address."""
     command = [shutil.which(PROGRAM) or PROGRAM, "--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence",
                "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

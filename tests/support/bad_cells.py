@@ -1,4 +1,4 @@
-"""Tables of ranks in which one value, or a whole column, is another one, with a right checksum."""
+"""Changes one value, or a whole column, in tables of ranks, with a correct checksum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 
 
 def write_cell(path: Path, column: str, value: Any, row: int | None = 0) -> None:
-    """Puts a value into a row of a table, or into all of them."""
+    """Writes a value to a row of a table, or to all rows."""
     rows = pq.read_table(path)
     values = rows[column].to_pylist()
     for at in range(len(values)) if row is None else (row,):
@@ -37,7 +37,7 @@ def write_cell(path: Path, column: str, value: Any, row: int | None = 0) -> None
 
 
 def rewrite(path: Path, columns: dict[str, list[Any]]) -> None:
-    """Writes these columns in the place of a table, whatever may be null in it."""
+    """Replaces the columns of a table; allows nulls everywhere."""
     metadata = {key: value for key, value in (pq.read_schema(path).metadata or {}).items() if key != b"ARROW:schema"}
     schema = schema_of(TABLES[path.name], {key.decode(): value.decode() for key, value in metadata.items()})
     fields = [pa.field(field.name, field.type, nullable=True) for field in schema]
@@ -49,12 +49,12 @@ def rewrite(path: Path, columns: dict[str, list[Any]]) -> None:
 
 
 def any_table(run: Path, chance: random.Random) -> Path:
-    """A table of a run that has rows."""
+    """Returns a random table of a run that has rows."""
     return chance.choice([file for file in sorted(run.glob("rank*/*.parquet")) if pq.read_metadata(file).num_rows])
 
 
 def apart(run: Path, seeds: Iterable[int], most: int) -> list[list[int]]:
-    """Seeds in groups of so many, each of which spoils another table."""
+    """Returns seeds in groups of at most `most`, in which each seed changes a different table."""
     groups: list[dict[Path, int]] = []
     for seed in seeds:
         table = any_table(run, random.Random(seed))
@@ -66,7 +66,7 @@ def apart(run: Path, seeds: Iterable[int], most: int) -> list[list[int]]:
 
 
 def spoil(run: Path, chance: random.Random) -> tuple[Path, str]:
-    """Puts any value into any cell, or column, of any table of a run; returns the table, and what was done."""
+    """Writes a random value to a random cell or column of a random table; returns the table and a description."""
     path = any_table(run, chance)
     column = chance.choice(TABLES[path.name].columns)
     kind = "string" if column.type == "category" else column.type

@@ -1,7 +1,7 @@
-"""A Python into which pip has installed distprof, with the packages that it asks for and no others: no torch.
+"""A Python environment in which pip has installed distprof with only its required packages, so without torch.
 
-Packages are links to those of this Python, so it is there in a second, and nothing is downloaded. What distprof imports
-and does not ask for is missing there.
+Packages are links to those of this Python, so creating it takes a second and downloads nothing. Packages that distprof
+imports without requiring them are missing there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUILDS = "No matching distribution found for hatchling"
 
 
 def make_bare(folder: Path) -> None:
-    """Makes a virtual environment, builds distprof's wheel and installs it."""
+    """Creates a virtual environment, builds distprof's wheel and installs it."""
     _run(sys.executable, "-m", "venv", "--without-pip", folder)
     here = ["--no-build-isolation"] if find_spec("hatchling") else []
     _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *here, "--wheel-dir", folder / "wheel", ROOT)
@@ -39,7 +39,7 @@ def site_packages(folder: Path) -> Path:
 
 
 def link_packages(folder: Path, requirements: Iterable[str]) -> Path:
-    """Links packages, and all that they ask for, into a folder."""
+    """Links packages and their requirements into a folder."""
     folder.mkdir(exist_ok=True)
     for package in _with_needed(requirements, set()):
         for name in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
@@ -59,7 +59,7 @@ def _with_needed(requirements: Iterable[str], seen: set[str]) -> Iterator[Distri
 
 
 def in_turn(python: Path | str, commands: list[list[str]], **environ: str) -> list[subprocess.CompletedProcess]:
-    """Each command, in one process of that Python."""
+    """Runs all commands in one process of that Python."""
     done = subprocess.run([python, commands_in_turn.__file__], input=json.dumps(commands), capture_output=True,
                           text=True, timeout=PATIENCE_S, env=clean_environ() | {"PYTHONPATH": ""} | environ,
                           check=False)

@@ -1,4 +1,4 @@
-"""Pages of reports in a real Chromium."""
+"""Opens report pages in a real Chromium."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
 class Opened:
-    """A report in the browser, drawn, with what it asked for and complained of."""
+    """A report drawn in the browser, with its requests and its console messages and errors."""
 
     def __init__(self, browser: Any, file: Path, **context: Any) -> None:
         self.page = browser.new_context(**context).new_page()
@@ -26,11 +26,11 @@ class Opened:
         self.page.wait_for_selector("html[data-drawn=yes]")
 
     def close(self) -> None:
-        """Closes it; fails where it complained, or asked for anything but its own file."""
+        """Closes the page; fails if there were errors or messages, or requests for anything but its own file."""
         self.page.context.close()
         assert self.complaints == []
         assert [url for url in self.requests if not url.startswith(("file:", "data:"))] == []
 
     def unfold(self) -> None:
-        """Opens what is folded away."""
+        """Opens all collapsed sections."""
         self.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")

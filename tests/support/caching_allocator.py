@@ -1,7 +1,7 @@
-"""A CUDA caching allocator without a device, and the snapshots that torch writes of one.
+"""Simulates the CUDA caching allocator without a device, and the snapshots that torch writes.
 
-Sizes are rounded, segments requested, blocks split and joined as torch's allocator does by default; the snapshot has
-the keys, their order and the sharing of objects of `torch.cuda.memory._snapshot()`.
+Sizes are rounded, segments requested, and blocks split and merged as torch's allocator does by default; the snapshot
+has the keys, their order and the sharing of objects of `torch.cuda.memory._snapshot()`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Segment:
 
 
 class Allocator:
-    """One device; `frames` are what torch makes of a stack: shared dicts, a list of its own for each call."""
+    """The allocator of one device; `frames` are stacks as in torch's snapshots: shared dicts in a new list per call."""
 
     def __init__(self, device=0, total=80 << 30, max_entries=1 << 62):
         self.device, self.total = device, total
@@ -53,7 +53,7 @@ class Allocator:
         return block.address
 
     def free(self, address, frames=(), *, wait=False):
-        """`wait`: another stream uses it still."""
+        """Frees a block; with `wait`, another stream still uses it, and `complete` has to follow."""
         block, frames = self.live.pop(address), list(frames)
         self.allocated, self.requested = self.allocated - block.size, self.requested - block.requested
         self._note("free_requested", address, block.requested, block.segment.stream, frames)
@@ -110,7 +110,7 @@ class Allocator:
 
 
 def snapshot(*allocators):
-    """What torch makes of all devices."""
+    """Returns the snapshot that torch would make of all devices."""
     return {"segments": [_segment(one, allocator.device) for allocator in allocators for one in allocator.segments],
             "device_traces": [list(allocator.trace) for allocator in allocators],
             "allocator_settings": {
@@ -134,13 +134,13 @@ def _segment(segment, device):
 
 
 class Frames:
-    """Each frame of a program once, as a dict with strings of its own."""
+    """Creates each frame of a program once, as a dict with its own strings."""
 
     def __init__(self):
         self._known = {}
 
     def __call__(self, *places):
-        """Innermost first, each (file, line, function)."""
+        """Returns the frames of places, innermost first, each (file, line, function)."""
         return [self._known.setdefault(place, dict(zip(("name", "filename", "line"), (
             "".join(place[2]), "".join(place[0]), place[1]), strict=True))) for place in places]
 
@@ -149,7 +149,7 @@ TORCH = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules"
 
 
 def trained(allocator, *, steps=3, layers=6, size=3_000_001, frames=None):
-    """A training loop: weights, activations kept for backward, gradients, temporaries of two streams."""
+    """Simulates a training loop: weights, activations kept for backward, gradients, temporaries of two streams."""
     frames = frames or Frames()
     outer = ((f"{TORCH}/module.py", 1775, "_call_impl"), ("/home/me/job/train.py", 80, "main"),
              ("/home/me/job/train.py", 99, "<module>"))

@@ -1,4 +1,4 @@
-"""The tools of Chakra, as programs of their own."""
+"""Runs the tools of Chakra as programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BIN = Path(sys.executable).parent
 
 
 def has_chakra() -> bool:
-    """True where they are installed."""
+    """Returns whether the tools are installed."""
     return (BIN / "chakra_jsonizer").is_file()
 
 
@@ -30,7 +30,7 @@ def chakra(tool, *arguments, cwd):
 
 
 def jsonized(path):
-    """Nodes as the tool prints them: objects one after the other."""
+    """Returns the nodes that the jsonizer writes, as a sequence of JSON objects."""
     chakra("jsonizer", "--input_filename", path, "--output_filename", path.with_suffix(".json"), cwd=path.parent)
     decoder, text, at, found = json.JSONDecoder(), path.with_suffix(".json").read_text(), 0, []
     while at < len(text):

@@ -1,4 +1,4 @@
-"""A real Chromium, headless, driven by playwright; nothing that it asks for leaves this machine."""
+"""A real headless Chromium, driven by playwright; its requests do not leave this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 
 
 def why_not() -> str | None:
-    """Why there is none, in words."""
+    """Returns the reason why there is no browser; None if there is one."""
     if find_spec("playwright") is None:
         return "playwright is not installed: pip install 'distprof[test]'"
     if executable() is None:
@@ -23,13 +23,13 @@ def why_not() -> str | None:
 
 
 def executable() -> str | None:
-    """The browser: what CHROMIUM names, or the system's."""
+    """Returns the path of the browser: the value of CHROMIUM, or the system's Chromium."""
     return shutil.which(os.environ.get("CHROMIUM") or "chromium")
 
 
 @contextmanager
 def chromium(*, more: Sequence[str] = ()) -> Iterator[Any]:
-    """A browser, with more flags."""
+    """Yields a browser, started with additional flags."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright, \

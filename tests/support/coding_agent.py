@@ -1,4 +1,4 @@
-"""A coding agent as simple as can be: it asks the tools of a run, and believes what their documented fields say."""
+"""A minimal coding agent: it calls the tools of a run, and trusts their documented fields."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Question = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a tool says."""
+    """The answer of a tool."""
 
     is_error: bool
     text: str
 
     @property
     def content(self) -> dict[str, Any]:
-        """Its JSON."""
+        """The parsed JSON of the answer."""
         return json.loads(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What makes a job slow."""
+    """The explanation of why a job is slow."""
 
     kind: str | None
     ranks: tuple[int, ...]
@@ -48,12 +48,12 @@ class Explained:
 
 
 def ask(run: Path, questions: Sequence[Question]) -> list[Answer]:
-    """Asks the server of a run, which runs in this process, one thing after the other."""
+    """Asks questions, one after the other, of a server of a run in this process."""
     return anyio.run(_ask, run, questions)
 
 
 def started(run: Path) -> Transport:
-    """The server of a run as an agent would start it."""
+    """Returns the server of a run as an agent would start it."""
     return stdio_client(StdioServerParameters(
         command=sys.executable, args=["-m", "distprof", "mcp", str(run)], env=clean_environ()))
 
@@ -74,17 +74,17 @@ async def _tools(run: Path) -> dict[str, Any]:
 
 
 def tools(run: Path) -> dict[str, Any]:
-    """What the server of a run says about its tools, to an agent that starts it."""
+    """Returns the descriptions of tools that the server of a run gives to an agent that starts it."""
     return anyio.run(_tools, run)
 
 
 def explain_run(run: Path, of: Callable[[Path], Transport | MCPServer] = server) -> Explained | None:
-    """All that the tools say of what is wrong with a run; `of` gives its server."""
+    """Returns the explanation that the tools give for a run; `of` returns its server."""
     return anyio.run(_explain_run, of(run))
 
 
 async def _explain_run(asked: Transport | MCPServer) -> Explained | None:
-    """Asks for findings; of one whose module is unknown, in the later recordings, the last first."""
+    """Asks for findings; if the module is unknown, also asks the later recordings, from the last to the first."""
     async with Client(asked) as client:
         found = await _answer(client, "findings", {})
         assert not found.is_error, found.text
@@ -99,7 +99,7 @@ async def _explain_run(asked: Transport | MCPServer) -> Explained | None:
 
 
 def explain(findings: dict[str, Any]) -> Explained | None:
-    """The first bad finding; None where nothing is wrong."""
+    """Returns the first finding with severity bad; None if there is none."""
     one = next((one for one in findings.get("findings", ()) if one["severity"] == "bad"), None)
     return None if one is None else Explained(
         kind=one.get("kind"), ranks=tuple(one.get("ranks", ())), hosts=tuple(one.get("hosts", ())),

@@ -1,4 +1,4 @@
-"""What comm_replay reads of a trace, by its rules, written from what it takes and not from its code."""
+"""Reads a trace according to the rules of comm_replay; written from its input format, not from its code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ATTRIBUTES = ("fw_parent", "seq_id", "fw_tid", "op_schema", "rf_id", "scope", "t
 
 
 def calls_of(path: Path, rank: int) -> list[dict[str, Any]]:
-    """The calls of a rank, once everything that is read has been found where it has to be."""
+    """Returns the calls of a rank; checks that everything that comm_replay reads is where it has to be."""
     file = json.loads(path.read_text())
     assert file["schema"] == "1.1.1-chakra.0.0.4" and isinstance(file["pid"], int)
     groups: dict[int, list[int]] = {}
@@ -61,7 +61,8 @@ def _call(inputs: list[Any], given: dict[str, Any], groups: dict[int, list[int]]
 
 
 def assert_that_they_meet(by_rank: dict[int, list[dict[str, Any]]]) -> None:
-    """Ranks of a group issue the same calls in the same order, with sizes that fit; what is sent is received."""
+    """Checks that ranks of a group issue the same calls in the same order with matching sizes, and that every send has
+    its receive."""
     groups = {one["ranks"] for calls in by_rank.values() for one in calls}
     for ranks in groups:
         each = [[one for one in by_rank[rank] if one["ranks"] == ranks and one["op"] not in ("wait", "send", "recv")]

@@ -1,4 +1,4 @@
-"""Makes up rows of collectives as ranks record them, and matches them."""
+"""Generates rows of collectives as ranks record them, and matches them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PLAIN = {"mp_size": 1, "dp_size": 1, "step": 0, "op": "all_reduce", "group": "0"
 
 
 def call(rank: int, op: str = "all_reduce", *, of: tuple[int, ...] | None = (0, 1), **columns: Any) -> dict[str, Any]:
-    """One row; `of` are the members of its group."""
+    """Returns one row; `of` are the members of its group."""
     return {**PLAIN, "rank": rank, "op": op, "group_ranks": None if of is None else text_of(of),
             "group_size": None if of is None else len(of), **columns}
 
 
 def numbered(*calls: dict[str, Any], first: int = 0) -> list[dict[str, Any]]:
-    """Calls of one rank with the sequence numbers that recording on gloo gives them: torch's counts pairs too."""
+    """Returns calls of one rank with the sequence numbers of a recording on gloo, where torch's also count pairs."""
     counts: dict[Any, int] = {}
     found = []
     for one in calls:
@@ -37,7 +37,7 @@ def numbered(*calls: dict[str, Any], first: int = 0) -> list[dict[str, Any]]:
 
 
 def frame(*calls: dict[str, Any]) -> pl.DataFrame:
-    """Rows in the order in which they are given."""
+    """Returns a table of the rows in the given order."""
     extra = {"lane": pl.Int64(), "truth": pl.Int64()}
     used = {"truth"}.union(*calls)
     return coded(pl.DataFrame(list(calls), schema=SCHEMA | {
@@ -45,6 +45,7 @@ def frame(*calls: dict[str, Any]) -> pl.DataFrame:
 
 
 def matched(*calls: dict[str, Any], ended: tuple[int, ...] = (), world_size: int = 2) -> pl.DataFrame:
-    """They as `match` brings them together; what ranks did behind their last row is known where it is told."""
+    """Returns the rows matched by `match`; `ended` are the ranks that are known to have no calls after their last
+    row."""
     found = match(frame(*calls), ended=ended, world_size=world_size)
     return found.sort("collective", "rank", maintain_order=True)

@@ -1,4 +1,4 @@
-"""Runs commands of distprof in one process, which need not have the packages of the tests.
+"""Runs distprof commands in one process, which does not need the packages of the tests.
 
     python commands_in_turn.py < commands.json
 

@@ -1,4 +1,4 @@
-"""Commands in surroundings that lack something: namespaces of their own, where this process may make them."""
+"""Runs commands in restricted environments, in their own namespaces if this process may create them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from support.jobs import PATIENCE_S, clean_environ
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What is different from here."""
+    """How an environment differs from that of this process."""
 
     namespaces: tuple[str, ...] = ()
-    """Flags of `unshare`; none: no new ones, and no need to be root."""
+    """Flags of `unshare`; empty: no new namespaces, and root is not needed."""
     setup: str = ""
-    """Shell commands before the command; $W is its folder, which can be written to."""
+    """Shell commands before the command; $W is its writable folder."""
     user: int | None = None
-    """A user id without a name, under which the command runs."""
+    """User id, without a name, under which the command runs."""
     without: tuple[str, ...] = ()
-    """Variables that are not set."""
+    """Environment variables that are removed."""
     environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def refused(self) -> str | None:
-        """Why this process may not have them."""
+        """Why this process cannot create the environment; None if it can."""
         if not self.namespaces and self.user is None:
             return None
         if os.getuid():
@@ -36,11 +36,11 @@ class Surroundings:
         return f"unshare is refused: {told}" if told else None
 
     def run(self, folder: Path, *command: object, cwd: str = "") -> subprocess.CompletedProcess:
-        """Runs a command in a folder that lies at /srv where there are namespaces of mounts; $W is its place."""
+        """Runs a command in a folder, which is mounted at /srv in a mount namespace; $W is its path."""
         place = "/srv" if "--mount" in self.namespaces else os.fspath(folder)
         words = [str(word).replace("$W", place) for word in command]
         if self.user is not None:
-            # its files need not be those of everybody: Python may lie in the home of root
+            # needs access to files of other users: Python may be in root's home directory
             words = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups",
                      "--inh-caps=+dac_override", "--ambient-caps=+dac_override", *words]
         script = f'{self._mount_folder(folder)}\nW={place}\n{self.setup}\ncd {cwd or "$W"}\nexec "$@"'
@@ -51,7 +51,7 @@ class Surroundings:
                               timeout=PATIENCE_S, check=False)
 
     def _mount_folder(self, folder: Path) -> str:
-        # folders of tests are closed to other users
+        # folders of tests are not readable for other users
         lines = [f"mount --bind {folder} /srv"] if "--mount" in self.namespaces else []
         lines += [f"chown -R {self.user} {folder}"] if self.user is not None else []
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Costs of whatever runs inside: formulas alone, without a recorder."""
+"""Sums costs of operators from formulas alone, without a recorder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distprof.shape_formulas.operator_call import Cost
 
 
 class Counter(TorchDispatchMode):
-    """Sums formulas over everything that runs; takes apart what has none, as the count pass does."""
+    """Sums formulas over all operators that run; decomposes operators without a formula, as the count pass does."""
 
     supports_higher_order_operators = True
 

@@ -1,4 +1,4 @@
-"""A cluster of dask: a scheduler and workers as processes of this machine."""
+"""A dask cluster: a scheduler and workers as processes of this machine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from support import forked
 from support.jobs import PATIENCE_S, ROOT, clean_environ
 from support.missing import missing
 
-if missing("distributed"):  # for all who import this
+if missing("distributed"):  # skips all modules that import this one
     pytest.skip(missing("distributed"), allow_module_level=True)
 PATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE_S}s"}
-"""For a client whose workers come back: on a busy machine that takes longer than the 30 s of dask."""
+"""Variables for a client whose workers are restarted, which takes longer than dask's 30 s on a busy machine."""
 QUIET = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "30s", "PYTHONPATH": str(ROOT)}
 IDLE = {"DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s", "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "1s",
         "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
         "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "fork"}
-"""For processes of a cluster that waits: they look at themselves less often, and nothing is imported once more."""
+"""Variables for processes of a cluster that is mostly idle: less self-monitoring, and no repeated imports."""
 APART = """
 import ctypes, os, runpy, sys
 
@@ -43,15 +43,15 @@ assert libc.mount(b"none", os.fsencode(folder), b"tmpfs", 0, None) == 0, ctypes.
 if sys.argv:
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
-"""A Python that sees nothing of what is in a folder, and runs a module."""
+"""Program that hides the contents of a folder from itself, and runs a module."""
 
 
 class DaskCluster:
-    """Starts a scheduler; leaving it as a context ends all processes.
+    """Starts a scheduler; as a context manager, ends all processes at the end of the block.
 
     Args:
-        folder: For its files; made here.
-        environ: Variables of the scheduler.
+        folder: Folder for its files, which is created.
+        environ: Environment variables of the scheduler.
     """
 
     def __init__(self, folder: Path, **environ: str) -> None:
@@ -69,7 +69,7 @@ class DaskCluster:
         self.end()
 
     def start_scheduler(self) -> None:
-        """At the same address, if there was one before."""
+        """Starts a scheduler, at the same address as an earlier one, if any."""
         file = self._folder / "scheduler.json"
         file.unlink(missing_ok=True)
         self._scheduler = self._start(self._folder / "scheduler.log", [
@@ -82,15 +82,15 @@ class DaskCluster:
 
     def add_worker(self, *words: object, number: int = 1, comes_back: bool = False, apart: Path | None = None,
                    **environ: str) -> None:
-        """Workers of one thread each, once the scheduler knows them.
+        """Starts workers with one thread each, and waits until the scheduler knows them.
 
         Args:
-            words: For the command line of each.
-            number: How many.
-            comes_back: Whether a process watches each, which starts it again and ends it where it takes too much
-                memory; without one there are fewer Pythons to start.
-            apart: A folder that each sees empty (`apart_from`).
-            environ: Variables.
+            words: Additional arguments of each worker.
+            number: Number of workers.
+            comes_back: Whether a nanny process restarts each worker, and kills it if it uses too much memory; without
+                one, fewer processes have to start.
+            apart: A folder that appears empty to the workers (`apart_from`).
+            environ: Environment variables.
         """
         logs = []
         for _ in range(number):
@@ -108,7 +108,7 @@ class DaskCluster:
                                 start_new_session=True, env=clean_environ() | QUIET | IDLE | environ)
 
     def processes(self) -> list[int]:
-        """The processes that do the work now, of workers that come back."""
+        """Returns the current worker processes of workers that are restarted."""
         return [child for watch in self._workers for child in _children(watch.pid)
                 if b"resource_tracker" not in _line(child)]
 
@@ -117,11 +117,11 @@ class DaskCluster:
         return self._scheduler.pid
 
     def kill_scheduler(self) -> None:
-        """SIGKILL."""
+        """Kills the scheduler with SIGKILL."""
         _kill(self._scheduler)
 
     def kill_workers(self) -> None:
-        """SIGKILL, and nobody starts them again."""
+        """Kills the workers with SIGKILL; they are not restarted."""
         while self._workers:
             _kill(self._workers.pop())
 
@@ -132,7 +132,7 @@ class DaskCluster:
 
 
 def apart_from(folder: Path) -> Path:
-    """A folder of which a worker can be told to see nothing of what is in it, for `add_worker`."""
+    """Creates a folder whose contents can be hidden from workers, see `add_worker`; skips the test if that fails."""
     folder.mkdir(exist_ok=True)
     if forked.run([sys.executable, "-c", APART, folder], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("this user may not make mount namespaces")
@@ -140,7 +140,7 @@ def apart_from(folder: Path) -> Path:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With those that it has started; Python's own that removes what they leave in /dev/shm ends by itself."""
+    """Kills a process and its children, except Python's resource tracker, which cleans up /dev/shm and ends itself."""
     if process.poll() is None:
         for one in (process.pid, *_children(process.pid)):
             if b"resource_tracker" not in _line(one):
@@ -165,7 +165,7 @@ def _line(pid: int) -> bytes:
 
 
 def wait_for(what: Callable[[], object]) -> None:
-    """Until it is true."""
+    """Waits until `what` returns true."""
     deadline = time.monotonic() + PATIENCE_S
     while not what():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Steps of GPUs in traces of torch.profiler by plain interval arithmetic, which shares no code with distprof.
+"""Computes steps of GPUs in traces of torch.profiler by simple interval arithmetic, sharing no code with distprof.
 
 Times are microseconds, as in the trace.
 """
@@ -13,11 +13,11 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cuda_runtime", "cuda_driver")
 SYNCHRONISING = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize", "CtxSynchronize")
 LATENCY, HANDOVER = 10, 30
-"""As docs/devices.md defines them."""
+"""In us, as defined in docs/devices.md."""
 
 
 def slices_of(path):
-    """The slices of a trace, by start."""
+    """Returns the slices of a trace, sorted by start."""
     text = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
     return sorted((one for one in json.loads(text)["traceEvents"] if one.get("ph") == "X" and "cat" in one),
                   key=lambda one: one["ts"])
@@ -34,7 +34,7 @@ def union(intervals):
 
 
 def common(one, other):
-    """What two unions have in common."""
+    """Returns the intersection of two unions of intervals."""
     found, i, j = [], 0, 0
     while i < len(one) and j < len(other):
         start, end = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
@@ -60,8 +60,8 @@ class Trace:
 
     Args:
         slices: See `slices_of`.
-        marks: Number -> start and end of steps on the host; None: those that the trace marks.
-        communicates: Part of the names of kernels that exchange data, in lower case.
+        marks: Step -> start and end on the host; None: as marked in the trace.
+        communicates: Substrings of the names of communication kernels, in lower case.
     """
 
     def __init__(self, slices, marks=None, communicates=("nccl",)):
@@ -83,13 +83,13 @@ class Trace:
             (number for number, (start, end) in self.marks.items() if start <= call["ts"] < end), None)
 
     def outside(self):
-        """How many commands have no launch, and how long they took."""
+        """Returns the number and total duration of commands without a launch."""
         lost = [one for one in self.device if self.call(one) is None]
         return len(lost), sum(one["dur"] for one in lost)
 
     def steps(self):
-        """Start and end of each step of the device, from first command to first command; the last ends with its last
-        command or with the step of the host."""
+        """Returns start and end of each step of the device, from its first command to the first of the next step; the
+        last step ends with its last command or with the step on the host, whichever is later."""
         by_step = {number: [one for one in self.device if self.step(one) == number] for number in sorted(self.marks)}
         firsts = {number: min(one["ts"] for one in some) for number, some in by_step.items() if some}
         numbers = sorted(firsts)
@@ -100,7 +100,7 @@ class Trace:
                                                   self.marks[last][1]))}
 
     def parts(self):
-        """Length and parts of each step."""
+        """Returns the duration and the parts of each step."""
         def ran(held):
             return union(span(one) for one in self.device if held(one))
 
@@ -122,7 +122,7 @@ class Trace:
         return found
 
     def pauses(self):
-        """Each pause of the device: start, end, the command before and that behind it."""
+        """Yields each pause of the device: start, end, the command before and the command after it."""
         reach, before = None, None
         order = sorted(self.device, key=lambda one: (one["ts"], sum(span(self.call(one))[1:]) if self.call(one) else 0))
         for one in order:
@@ -132,7 +132,7 @@ class Trace:
                 reach, before = sum(span(one)[1:]), one
 
     def causes(self):
-        """Idle time of each step by cause, pause by pause."""
+        """Returns the idle time of each step by cause."""
         threads = {self.call(one)["tid"] for one in self.device if self.call(one)}
         blocked = union([*(span(one) for one in self.synchronising if one["tid"] in threads), *(
             [one["ts"], sum(span(self.call(one))[1:])] for one in self.device if one["cat"].lower() != "kernel"

@@ -1,7 +1,7 @@
-"""A host and a device that are simulated: launches, streams, events, a limited queue, copies, graphs, synchronisations.
+"""Simulates a host and a device: launches, streams, events, a limited queue, copies, graphs, synchronisations.
 
-The simulation knows what each command waited for, because it decides it; the trace that it gives shows only what a
-profiler does. It shares no code with distprof, nor with `simulator/`. Times are whole nanoseconds.
+The simulation decides what each command waits for, so the truth is known; its trace shows only what a profiler would
+show. It shares no code with distprof, nor with `simulator/`. Times are integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ KINDS = {"kernel": "gemm_kernel", "communication": "ncclDevKernel_AllReduce_Sum_
 COPIED_BACK = "Memcpy DtoH (Device -> Pageable)"
 US = 1000
 HELD_NS = 200 * US
-"""Commands that the profiler does not note take at least so long."""
+"""Minimum duration of commands that the profiler does not record."""
 
 
 @dataclass
 class Command:
-    """What a device ran, and what it had waited for last."""
+    """A command of a device, and what it waited for last."""
 
     stream: int
     kind: str
@@ -27,31 +27,31 @@ class Command:
     start_ns: int
     end_ns: int
     bound: str
-    """asked: nothing but its launch; previous: the command in front of it; event: one of another stream."""
+    """What it waited for last. asked: its launch; previous: the command before it; event: one of another stream."""
     awaited: Command | None = None
     noted: bool = True
     issued_ns: int | None = None
-    """When it was put on the queue, where its call returned later."""
+    """When it was put on the queue, if its call returned later than that; else None."""
 
 
 @dataclass
 class Simulation:
-    """Runs a job that a seed decides."""
+    """Simulates a random job, determined by a seed."""
 
     seed: int
     num_steps: int = 4
     num_streams: int = 3
     limit: int = 24
-    """Commands that may be in the queue."""
+    """Maximum number of commands in the queue."""
     loses: bool = False
-    """Some commands are not noted by the profiler."""
+    """Whether the profiler misses some commands."""
     now_ns: int = 1_000_000_000
     commands: list[Command] = field(default_factory=list)
     calls: list[tuple[str, int, int, int]] = field(default_factory=list)
     """Name, start, end and correlation."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     blocked: list[tuple[int, int]] = field(default_factory=list)
-    """When the host waited for the device."""
+    """Start and end of waits of the host for the device."""
 
     def __post_init__(self):
         self.random = random.Random(self.seed)
@@ -71,7 +71,7 @@ class Simulation:
         self.now_ns += self.random.randint(least_us * US, most_us * US)
 
     def call(self, name, *, until=None, least_us=3, most_us=9):
-        """A call of the runtime; returns when it began, and its correlation."""
+        """Adds a call of the runtime; returns its start and correlation id."""
         begun, self.correlation = self.now_ns, self.correlation + 1
         self.took(least_us, most_us)
         self.now_ns = max(self.now_ns, until or 0)
@@ -94,7 +94,7 @@ class Simulation:
         self.run(stream, kind, correlation, duration, noted=not lost)
 
     def run(self, stream, kind, correlation, duration_ns, *, noted=True):
-        """Puts a command behind those of its stream and behind what the stream waits for."""
+        """Runs a command after the previous ones of its stream, and after what the stream waits for."""
         terms = [(self.now_ns + self.random.randint(2 * US, 6 * US), "asked", None)]
         if stream in self.last:
             terms.append((self.last[stream].end_ns + self.random.randint(US, 2 * US), "previous", self.last[stream]))
@@ -107,7 +107,7 @@ class Simulation:
         return one
 
     def order(self):
-        """A stream waits for what another one was told so far."""
+        """Makes a stream wait for all commands launched so far on another one."""
         waits, on = self.random.sample(range(self.num_streams), 2)
         if on in self.last:
             self.call("cudaEventRecordWithFlags", least_us=1, most_us=2)
@@ -130,18 +130,18 @@ class Simulation:
         self.blocked.append((begun, self.now_ns))
 
     def copy_back(self):
-        """A copy whose call returns when it is done, as that of a pageable tensor."""
+        """Copies to the host with a call that returns when the copy is done, as for pageable memory."""
         if self.random.random() < 0.3:
             begun, self.correlation = self.now_ns, self.correlation + 1
             self.took(3, 6)
             copy = self.run(0, "copy", self.correlation, self.random.randint(2 * US, 30 * US))
             self.now_ns = copy.end_ns + self.random.randint(2 * US, 4 * US)
-            copy.asked_ns, copy.issued_ns = self.now_ns, copy.asked_ns  # only the call's return is seen
+            copy.asked_ns, copy.issued_ns = self.now_ns, copy.asked_ns  # only the return of the call is visible
             self.calls.append(("cudaMemcpyAsync", begun, self.now_ns, self.correlation))
             self.blocked.append((copy.start_ns, self.now_ns))
 
     def slices(self):
-        """What a profiler shows: name, category, start, duration, correlation, process, thread."""
+        """Yields the slices of a profiler: name, category, start, duration, correlation, process, thread."""
         yield from ((f"ProfilerStep#{number}", "user_annotation", start, end - start, None, "host", "main")
                     for number, (start, end) in enumerate(self.marks))
         yield from ((name, "cuda_runtime", start, end - start, correlation, "host", "main")
@@ -151,7 +151,7 @@ class Simulation:
                      one.correlation, "0", str(one.stream)) for one in self.commands if one.noted)
 
     def spans(self):
-        """Start and end of each step on the device that a next one follows."""
+        """Returns start and end of each step on the device, except the last one."""
         firsts = {}
         sent = {correlation: start for _, start, _, correlation in self.calls}
         for one in filter(lambda one: one.noted, self.commands):
@@ -165,7 +165,7 @@ class Simulation:
         return {number: (found[number], found[number + 1]) for number in found if number + 1 in found}
 
     def idle(self):
-        """Pieces of pauses of the device, with their cause: start, end, cause."""
+        """Yields pieces of pauses of the device: start, end, cause."""
         reach = None
         for one in sorted((one for one in self.commands if one.noted), key=lambda one: (one.start_ns, one.asked_ns)):
             if reach is not None and one.start_ns > reach:
@@ -186,7 +186,7 @@ class Simulation:
         yield asked, one.start_ns, "unshown" if lost else "short"
 
     def stream_waits(self):
-        """When a stream waited for a command of another that ran: start, end, stream and kind of that command."""
+        """Yields waits of streams for running commands of other streams: start, end, stream, kind of the command."""
         before = {}
         for one in self.commands:
             since = max(one.issued_ns or one.asked_ns, before.get(one.stream, 0))

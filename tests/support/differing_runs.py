@@ -1,4 +1,4 @@
-"""Pairs of simulated runs with a known difference between them."""
+"""Simulates pairs of runs with a known difference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.simulator.shapes import SHAPES, Plant, programs
 
 def simulated(folder: Path, seed: int, *, ranks: int = 4, steps: int = 15, slow: str = "layers.3", ns: int = 0,
               factor: float = 1.0, kinds: Sequence[str] = ("forward",), shape: str = "ddp") -> Path:
-    """A run in which a module takes longer on every rank: `factor` times as long, and `ns` more."""
+    """Simulates a run in which a module takes longer on all ranks: `factor` times as long, plus `ns`."""
     plants = tuple(Plant(rank, kind, slow, ns, factor=factor) for rank in range(ranks) for kind in kinds
                    if ns or factor != 1)
     run = Recorder().write(Simulation(programs(SHAPES[shape], ranks, steps, seed, plants=plants)), folder)
@@ -29,15 +29,15 @@ def simulated(folder: Path, seed: int, *, ranks: int = 4, steps: int = 15, slow:
 
 def series(random: np.random.Generator, *, steps: int, alike: float, scatter: float, between: float,
            level: float = 1.0) -> Samples:
-    """Step times of two ranks in ms: each is like the one before it, and the run as a whole differs from others.
+    """Returns step times of two ranks, autocorrelated (AR(1)) and with a random offset of the whole run.
 
     Args:
-        random: Where numbers come from.
-        steps: How many.
-        alike: Correlation of a step with the one before it.
-        scatter: Standard deviation of steps, as a part of the step.
-        between: That of runs.
-        level: The true step.
+        random: The random generator.
+        steps: Number of steps.
+        alike: Correlation of consecutive steps.
+        scatter: Standard deviation of steps, as a fraction of the step time.
+        between: Standard deviation between runs, as a fraction of the step time.
+        level: True step time in ms.
     """
     noise = np.zeros(steps)
     noise[0] = random.normal()
@@ -49,14 +49,14 @@ def series(random: np.random.Generator, *, steps: int, alike: float, scatter: fl
 
 
 def change_of(base: Sequence[Samples], new: Sequence[Samples], assumed: float = BETWEEN_RUNS) -> Change:
-    """Of the step."""
+    """Returns the change of the step time."""
     noise = Noise(assumed=assumed, base_queued=[None] * len(base), new_queued=[None] * len(new))
     return changes(base, new, middle, noise)["step"]
 
 
 def changed_ratio(pairs: int, *, seed: int = 0, runs: tuple[int, int] = (1, 1), level: float = 1.0,
                   **kinds: float) -> float:
-    """Part of so many pairs of sides that are called changed, of which the second has another level."""
+    """Returns the fraction of pairs of sides that are judged as changed; the second side has true step time `level`."""
     random, found = np.random.default_rng(seed), 0
     for _ in range(pairs):
         sides = [[series(random, level=one, **kinds) for _ in range(number)]

@@ -1,4 +1,4 @@
-"""Makes up measured collectives from arrivals and ends of ranks."""
+"""Generates measured collectives from arrivals and ends of ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIXED: Mapping[str, Any] = {
 
 
 def collective(number: int, times_ms: Mapping[int, tuple[float, float]], **columns: Any) -> list[dict[str, Any]]:
-    """Rows of one that waits for all, from (arrival, end) in ms by rank."""
+    """Returns the rows of a collective that waits for all ranks, from rank -> (arrival, end) in ms."""
     arrivals = {rank: round(came * MS) for rank, (came, _) in times_ms.items()}
     ends = {rank: round(left * MS) for rank, (_, left) in times_ms.items()}
     last = max(arrivals.values())
@@ -46,20 +46,20 @@ def collective(number: int, times_ms: Mapping[int, tuple[float, float]], **colum
 
 
 def frame(*collectives: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """The table, null where nothing was given."""
+    """Returns the table of rows; missing columns are null."""
     schema = {column.name: TYPES[column.type] for column in MERGED_COLLECTIVES.columns}
     return coded(pl.DataFrame([{name: row.get(name) for name in schema} for rows in collectives for row in rows],
                               schema=schema))
 
 
 def clock_of(num_ranks: int, *, uncertainty_ns: int | None = 0, clocks: int = 1) -> Clock:
-    """A clock of ranks that read so many."""
+    """Returns an alignment of ranks with this number of clocks."""
     known = {rank: Alignment(uncertainty_ns=uncertainty_ns, clock=rank % clocks) for rank in range(num_ranks)}
     return Clock(method="shared" if clocks == 1 else "samples", ranks=known, num_hosts=clocks)
 
 
 def run_of(num_ranks: int, *, folder: Path = Path("run")) -> Run:
-    """A run that distprof recorded."""
+    """Returns a run as recorded by distprof."""
     return Run(path=folder, run_id="x", world_size=num_ranks, mp_size=1, dp_size=num_ranks,
                topology={"dp": num_ranks}, topology_source="given", missing=[],
                ranks=[rank_of(rank, num_ranks, folder) for rank in range(num_ranks)])

@@ -1,4 +1,4 @@
-"""Both merge engines, and what a scan of each found as plain values."""
+"""Both merge engines, and the results of their scans as plain values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ENGINES = [pytest.param(compiled, id="compiled", marks=needs_compiled), pytest.p
 
 
 def scans(engine: Any, text: bytes, ends: list[int], **options: Any) -> Iterator[tuple[Any, Status, int, bytes]]:
-    """Scans a text that arrives in pieces, goes on behind damage a byte later, and yields after each scan."""
+    """Scans a text that arrives in pieces, continues one byte after damage, and yields after each scan."""
     scanner = engine.new_scanner(**options)
     at = 0
     for end in [*sorted(ends), len(text)]:
         while at <= end:
-            # no byte behind the end: what is behind must not count
+            # passes no bytes after the end, because they must not matter
             status, behind = scanner.scan(text[:end], at, end)
             assert at <= behind <= end
             yield scanner, status, behind, text[:end]
@@ -33,19 +33,19 @@ def scans(engine: Any, text: bytes, ends: list[int], **options: Any) -> Iterator
 
 
 def found(scanner: Any) -> dict[str, list[Any]]:
-    """All rows of the last scan."""
+    """Returns all rows of the last scan."""
     rows = slice(scanner.num_rows)
     return {**{name: scanner.column(name).tolist() for name in ARRAYS},
             **{key: column[rows].tolist() for key, column in (scanner.integers | scanner.interned).items()}}
 
 
 def texts(scanner: Any) -> list[list[bytes]]:
-    """What the numbers of all scans stand for."""
+    """Returns the texts for the numbers of all scans."""
     return [interner.texts() for interner in (scanner.names, scanner.categories, scanner.threads, scanner.texts)]
 
 
 def new_numbers(count: int, *, seed: int = 0) -> dict[str, Any]:
-    """Columns for `Scanner.rewrite`: some rows left out, some numbers left alone."""
+    """Returns random columns for `Scanner.rewrite` that drop some rows and keep some numbers."""
     chance = np.random.default_rng(seed)
     numbers = {name: chance.integers(-(2**62), 2**62, count) for name in ("pid", "tid", "ts_ns", "dur_ns")}
     for name in ("ts_ns", "dur_ns"):

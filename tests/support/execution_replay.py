@@ -1,4 +1,4 @@
-"""A replay of exported graphs that knows nothing of ours: dependencies, and communication that ranks meet in."""
+"""An independent replay of exported graphs: dependencies, and communication in which ranks wait for each other."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Node = dict[str, Any]
 
 
 def span_us(nodes: Sequence[Node]) -> int:
-    """From the first begin to the last end of the nodes of a rank."""
+    """Returns the time from the first start to the last end of the nodes of a rank."""
     timed = [node for node in nodes if node["start"]]
     ends = [node["start"] + node["attributes"].get("inclusive_duration_micros", node["duration"]) for node in timed]
     return max(ends) - min(node["start"] for node in timed)
 
 
 def longest_chain_us(nodes: Sequence[Node]) -> int:
-    """Of what has to come one after the other on a rank."""
+    """Returns the length of the longest dependency chain on a rank."""
     done = dict[int, int]()
     for node in nodes:
         done[node["id"]] = node["duration"] + max((done[one] for one in node["data"]), default=0)
@@ -26,14 +26,14 @@ def longest_chain_us(nodes: Sequence[Node]) -> int:
 
 
 def replayed_us(ranks: Sequence[Sequence[Node]], *, free: bool = False) -> list[int]:
-    """How long each rank takes.
+    """Returns the duration of each rank.
 
-    A node begins when all that it needs is over. Communication begins on a rank likewise, and ends as long after the
-    last rank has begun as it did when it was recorded.
+    A node begins when all its dependencies have ended. So does communication on a rank; it ends as long after the last
+    rank has begun it as in the recording.
 
     Args:
-        ranks: The nodes of each, as `read_et` gives them.
-        free: Communication takes no time once all ranks have begun.
+        ranks: The nodes of each rank, as returned by `read_et`.
+        free: Whether communication takes no time after all ranks have begun it.
     """
     calls = [{node["id"]: node for node in nodes if node["type"] != 1} for nodes in ranks]
     first = min(node["start"] for mine in calls for node in mine.values())
@@ -63,7 +63,7 @@ def replayed_us(ranks: Sequence[Sequence[Node]], *, free: bool = False) -> list[
                     continue
                 begun[meeting][rank] = start
                 if node["start"] + node["duration"] <= last[meeting]:
-                    over[rank][number] = start + node["duration"]  # it needs nobody: a message that is sent, a root
+                    over[rank][number] = start + node["duration"]  # it waits for no other rank: a send, a root
                     continue
                 if len(begun[meeting]) < len(members[meeting]):
                     rest.append(number)
@@ -77,7 +77,7 @@ def replayed_us(ranks: Sequence[Sequence[Node]], *, free: bool = False) -> list[
 
 
 def _meetings(calls: dict[int, Node]) -> dict[int, Hashable]:
-    """By node of communication, what all nodes of the same communication have in common."""
+    """Returns communication node -> key that is equal for all nodes of the same communication."""
     found, seen = dict[int, Hashable](), Counter[Hashable]()
     for node in sorted(calls.values(), key=lambda node: (node["start"], node["id"])):
         about = node["attributes"]

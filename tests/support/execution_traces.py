@@ -1,4 +1,4 @@
-"""Execution traces that a test writes by hand, and a reader of Chakra's files that knows nothing of ours."""
+"""Builds execution traces for tests, and reads Chakra files independently of distprof."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import struct
 from typing import Any
 
 FRESH = "aten::add.Tensor(Tensor self, Tensor other) -> Tensor"
-"""Schema of an operator with a new result."""
+"""Schema of an operator that returns a new tensor."""
 ROOT = "[pytorch|profiler|execution_trace|thread]"
 ATTRIBUTES = ("rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema")
 
 
 def tensor(storage, *, size=4, device="cpu"):
-    """A tensor of floats in a storage."""
+    """Returns a float tensor in a storage."""
     return [storage + 1000, storage, 0, size, 4, device]
 
 
 def values(*given):
-    """Inputs or outputs."""
+    """Returns inputs or outputs of a node."""
     return {"values": list(given), "shapes": [[] for _ in given], "types": ["Tensor(float)" for _ in given]}
 
 
 def call(number, name, *, parent=1, rf_id=None, inputs=(), outputs=(), schema="", tid=1, without=(), **more):
-    """A node of the newer layout."""
+    """Returns a node in the newer layout."""
     given = {"rf_id": number if rf_id is None else rf_id, "fw_parent": 0, "seq_id": -1, "scope": 0, "tid": tid,
              "fw_tid": 0, "op_schema": schema}
     return {"id": number, "name": name, "ctrl_deps": parent, "inputs": values(*inputs), "outputs": values(*outputs),
@@ -32,21 +32,21 @@ def call(number, name, *, parent=1, rf_id=None, inputs=(), outputs=(), schema=""
 
 
 def old_call(number, name, *, parent=1, inputs=(), outputs=(), schema=""):
-    """A node as torch up to 2.1 wrote it."""
+    """Returns a node as written by torch up to 2.1."""
     return {"id": number, "name": name, "parent": parent, "rf_id": number, "fw_parent": 0, "seq_id": -1, "scope": 0,
             "tid": 1, "fw_tid": 0, "op_schema": schema, "inputs": list(inputs), "input_shapes": [], "input_types": [],
             "outputs": list(outputs), "output_shapes": [], "output_types": []}
 
 
 def file_of(*nodes, schema="1.1.1-chakra.0.0.4", **more):
-    """The text of a file."""
+    """Returns the text of a file."""
     root = call(1, ROOT, parent=0, rf_id=0)
     return json.dumps({"schema": schema, "pid": 1, "time": "", "start_ts": 1, "nodes": [root, *nodes],
                        "finish_ts": 2, **more})
 
 
 def slices(*named, step_us=10):
-    """Slices of the timeline, one after the other: (name, number of the call) or a dictionary as it is."""
+    """Returns consecutive slices of a timeline from (name, id of the call); dictionaries are kept as they are."""
     found = []
     for place, one in enumerate(named):
         found.append(one if isinstance(one, dict) else {
@@ -67,7 +67,7 @@ def pair(folder, nodes, events, *, rank=0, world_size=1, **more):
 
 
 def gloo_job(folder):
-    """Two ranks: an all_reduce on a thread of gloo that starts 2 ms apart, and a send."""
+    """Writes two ranks with an all_reduce on a gloo thread, which starts 2 us apart, and a send."""
     for rank in (0, 1):
         other, name = 1 - rank, "recv_" if rank else "send"
         nodes = [call(2, "make", outputs=[tensor(1)], schema=FRESH),
@@ -87,9 +87,9 @@ def gloo_job(folder):
 
 
 def read_et(path) -> tuple[dict[int, Any], list[dict[str, Any]]]:
-    """Metadata and nodes of a file of Chakra; fields by number, attributes by name.
+    """Returns metadata and nodes of a Chakra file; fields by number, attributes by name.
 
-    Written from the encoding of protocol buffers and from the schema alone.
+    Implemented only from the encoding of protocol buffers and the schema.
     """
     text, at = path.read_bytes(), 0
     messages = []

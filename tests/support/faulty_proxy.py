@@ -1,4 +1,4 @@
-"""Stands before a server of HTTP and does to some answers what networks and storages do."""
+"""A proxy for an HTTP server that injects faults of networks and storages into some answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Act = Callable[["Handler", "Answer"], None]
 
 @dataclass
 class Answer:
-    """What the server said."""
+    """An answer of the server."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -33,25 +33,25 @@ NO_ANSWER = Answer(0, [], b"")
 
 @dataclass
 class Fault:
-    """What is done to requests."""
+    """A fault, and the requests to which it applies."""
 
     act: Act
     method: str = ".*"
     path: str = ".*"
-    """Of the whole target, with its query."""
+    """Regex for the whole target, with its query."""
     times: int | None = None
-    """How often; None: always."""
+    """How often it applies; None: always."""
     after: int = 0
-    """Requests that are let through before."""
+    """Number of matching requests that pass before."""
     done: int = 0
 
     @property
     def swallows(self) -> bool:
-        """Whether the server does not see the request: its answer would be thrown away, its effect not."""
+        """Whether the server must not see the request, because its answer would be dropped but not its effect."""
         return self.act is hangs_up or self.act.__qualname__.startswith("answers")
 
     def fits(self, method: str, path: str) -> bool:
-        """Whether it is this one's turn, which is counted."""
+        """Returns whether the fault applies to a request, and counts it."""
         if not re.fullmatch(self.method, method) or not re.fullmatch(self.path, path):
             return False
         if self.after:
@@ -64,19 +64,19 @@ class Fault:
 
 
 def answers(status: int, code: str) -> Act:
-    """The error of S3 in the place of any answer."""
+    """Answers with an S3 error."""
     return lambda handler, _: handler.answer(Answer(status, [("Content-Type", "application/xml")],
                                                     ERROR.format(code=code).encode()))
 
 
 def hangs_up(handler: Handler, _: Answer) -> None:
-    """The connection ends without a word."""
+    """Closes the connection without an answer."""
     handler.close_connection = True
     handler.connection.close()
 
 
 def cuts(num_bytes: int) -> Act:
-    """The connection ends in the middle of the body."""
+    """Closes the connection after `num_bytes` of the body."""
     def act(handler: Handler, answer: Answer) -> None:
         handler.answer(answer, num_bytes)
         hangs_up(handler, answer)
@@ -85,7 +85,7 @@ def cuts(num_bytes: int) -> Act:
 
 
 def waits(seconds: float) -> Act:
-    """The answer takes its time."""
+    """Delays the answer."""
     def act(handler: Handler, answer: Answer) -> None:
         time.sleep(seconds)
         handler.answer(answer)
@@ -94,12 +94,12 @@ def waits(seconds: float) -> Act:
 
 
 def held_until(event: threading.Event) -> Act:
-    """The answer comes when something has happened elsewhere."""
+    """Delays the answer until an event is set."""
     return does(lambda: event.wait(PATIENCE_S))
 
 
 def does(work: Callable[[], object]) -> Act:
-    """Something happens elsewhere before the answer goes out."""
+    """Calls `work` before the answer is sent."""
     def act(handler: Handler, answer: Answer) -> None:
         work()
         handler.answer(answer)
@@ -109,30 +109,30 @@ def does(work: Callable[[], object]) -> Act:
 
 @dataclass
 class FaultyProxy:
-    """What it does, and what it has seen."""
+    """The faults of a proxy, and the requests that it has seen."""
 
     target: str
     faults: list[Fault] = field(default_factory=list)
     seen: list[tuple[str, str]] = field(default_factory=list)
-    """Methods and targets of requests."""
+    """Method and target of each request."""
     ranges: list[str] = field(default_factory=list)
-    """Of requests for a part of an object."""
+    """Range headers of requests."""
     sent: dict[str, int] = field(default_factory=dict)
-    """Target of requests -> bytes of their bodies."""
+    """Target of requests -> total size of their bodies in bytes."""
     address: str = ""
 
     def add(self, act: Act, **which: Any) -> Fault:
-        """One more fault; of several that fit the first is done."""
+        """Adds a fault; if several match a request, the first one applies."""
         self.faults.append(Fault(act, **which))
         return self.faults[-1]
 
     def num_seen(self, method: str, path: str) -> int:
-        """Requests with such a method and target."""
+        """Returns the number of requests whose method and target match these patterns."""
         return sum(bool(re.fullmatch(method, one) and re.fullmatch(path, where)) for one, where in self.seen)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of a client."""
+    """A connection of a client."""
 
     protocol_version = "HTTP/1.1"
     server: Any
@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except (OSError, ValueError):  # the client, or a fault, has ended the connection
+        except (OSError, ValueError):  # the client or a fault closed the connection
             self.close_connection = True
 
     def _pass(self) -> None:
@@ -160,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass
 
     def _body(self) -> bytes:
-        """As it came: signatures are of these bytes."""
+        """Returns the body unchanged, because signatures cover these bytes."""
         if self.headers.get("Expect") == "100-continue":
             self.send_response_only(100)
             self.end_headers()
@@ -186,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
             connection.close()
 
     def answer(self, answer: Answer, num_bytes: int | None = None) -> None:
-        """Sends it, or the first bytes of its body."""
+        """Sends an answer, or only the first `num_bytes` of its body."""
         self.send_response_only(answer.status)
         length = len(answer.body)
         for name, value in answer.headers:
@@ -201,7 +201,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+        """Writes no access log."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -210,12 +210,12 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, *_: Any) -> None:
-        """Connections end in the middle here."""
+        """Ignores errors, because connections are broken on purpose."""
 
 
 @contextmanager
 def faulty_proxy(target: str) -> Iterator[FaultyProxy]:
-    """Starts one before a server; without faults it changes nothing."""
+    """Starts a proxy for a server; without faults it changes nothing."""
     proxy = FaultyProxy(target)
     server = _Server(("127.0.0.1", 0), Handler)
     server.proxy, server.lock = proxy, threading.Lock()  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""A process that has torch and distprof loaded, and forks the Pythons that tests ask for: to load torch takes longer
-than most of what is tested.
+"""A process that has imported torch and distprof, and forks the Python processes that tests request, because importing
+torch takes longer than most of what is tested.
 
-A forked process is like one that was started, but for what is decided while Python and torch load: the hash seed,
-and variables that are read then (`forked.py` starts a process of its own where those differ).
+A forked process behaves like a started one, except for what is decided while Python and torch load: the hash seed, and
+environment variables that are read then (`forked.py` starts a real process if these differ).
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ WORKER = ("distprof.launch.worker", "launch/worker.py")
 REST_S = 0.05
 MOST_FILES = 32
 HOST = "OF_HOST"
-"""A variable that names a process, whose network and host name are also those of forked ones."""
+"""Environment variable with the id of a process whose network and host name a forked process uses."""
 SPAWNED = "FORK_WHAT_IS_SPAWNED"
-"""A variable with which multiprocessing gets forked processes where it would start Pythons (`spawn`)."""
+"""Environment variable with which multiprocessing forks processes that it would start as new Pythons (`spawn`)."""
 ROOMS = ("recording", "counting", "profiling", "storage", "summaries", "merge", "reporters")
-"""Rooms of distprof that a rank or a command that reads runs imports."""
+"""Packages of distprof that ranks, and commands that read runs, import."""
 
 
 class Request(NamedTuple):
-    """A Python that somebody wants: what follows `python` on its command line, where, and with which environment."""
+    """A requested Python process: arguments after `python`, working directory, environment."""
 
     words: list[str]
     folder: str
     environ: dict[str, str]
     new_session: bool
     numbers: list[int]
-    """Of its open files: 0, 1, 2, and those that it inherits besides."""
+    """Descriptors of its open files: 0, 1, 2, and those that it inherits in addition."""
 
     @classmethod
     def received(cls, connection: socket.socket) -> tuple[Request, list[int]]:
-        """The request and its open files."""
+        """Receives a request and its open files."""
         head, files, _, _ = socket.recv_fds(connection, 4, MOST_FILES)
         with connection.makefile("rb") as sent:
             return cls(*json.loads(sent.read(*struct.unpack("!I", head)))), files
@@ -81,11 +81,11 @@ def serve(listener: socket.socket, owner: int) -> Request | None:
     """Forks a process for each request.
 
     Args:
-        listener: Where requests arrive; each gets the process's number and, when it has ended, its status.
-        owner: A pipe that ends with the one that this server is for.
+        listener: Socket for requests; each gets the process id, and the status when the process has ended.
+        owner: A pipe that closes when the owner of this server ends.
 
     Returns:
-        In each forked process, what it is to run; in the server None, at the end.
+        In each forked process, the request to run; in the server None, at its end.
     """
     running: dict[int, tuple[int, socket.socket]] = {}
     waiting = select.poll()
@@ -117,7 +117,7 @@ def serve(listener: socket.socket, owner: int) -> Request | None:
 
 
 def _keep(files: list[int], numbers: list[int], above: int) -> None:
-    """Has these files at these numbers, and no other: what else is open has no higher number than the given one."""
+    """Moves files to these descriptors and closes all others; those other than `files` are at most `above`."""
     begin = max(above, *files, *numbers) + 1
     copies = [fcntl.fcntl(file, fcntl.F_DUPFD, begin) for file in files]
     os.closerange(3, begin)
@@ -136,11 +136,11 @@ def _tell(connection: socket.socket, number: int) -> None:
     try:
         connection.sendall(struct.pack("!i", number))
     except BrokenPipeError:
-        pass  # who asked for it has ended
+        pass  # the process that sent the request has ended
 
 
 def become(request: Request) -> NoReturn:
-    """Runs what was asked for in this process, which was forked for it."""
+    """Runs a request in this process, which was forked for it."""
     if request.new_session:
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -171,7 +171,7 @@ def become(request: Request) -> NoReturn:
 
 
 def _enter(holder: str) -> None:
-    """Moves this process, which has no other thread, into the network and to the host name of another one."""
+    """Moves this process, which has no other threads, to the network and UTS namespaces of another one."""
     libc = ctypes.CDLL(None, use_errno=True)
     for kind in ("net", "uts"):
         file = os.open(f"/proc/{holder}/ns/{kind}", os.O_RDONLY)
@@ -181,7 +181,7 @@ def _enter(holder: str) -> None:
 
 
 class _LoadedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Hands over the torch that is loaded when a script imports it, for the hook that waits for that."""
+    """Import hook that returns the torch that is already loaded, for the hook that waits for its import."""
 
     def __init__(self) -> None:
         self._torch = sys.modules.pop("torch")
@@ -201,7 +201,7 @@ class _LoadedTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _wait_for_torch(request: Request) -> None:
-    """Lets what waits for the import of torch wait: the worker, and `distprof-start.pth` where Python starts."""
+    """Makes the worker, or the hook of `distprof-start.pth`, wait for the import of torch."""
     waits = any(word.endswith(WORKER) for word in request.words)
     if request.environ.get("DISTPROF_OUT"):
         before = len(sys.meta_path)
@@ -213,7 +213,7 @@ def _wait_for_torch(request: Request) -> None:
 
 
 def _exit_code(request: Request, words: list[str], main: types.ModuleType) -> int:
-    """Runs a program, and says what Python says of how it ended."""
+    """Runs a program, reports its end as Python does, and returns its exit code."""
     try:
         _run(request, words, main)
     except SystemExit as end:
@@ -232,11 +232,11 @@ def _exit_code(request: Request, words: list[str], main: types.ModuleType) -> in
 
 
 def _end(code: int) -> NoReturn:
-    """Ends this process as Python does, without taking all modules apart, which takes longer than many a test."""
+    """Ends this process as Python does, but without destroying all modules, which takes longer than many tests."""
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # it may be None
+        with suppress(OSError, ValueError, AttributeError):  # the stream may be None
             stream.flush()
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
@@ -247,7 +247,7 @@ def _end(code: int) -> NoReturn:
 def _run(request: Request, words: list[str], main: types.ModuleType) -> None:
     if words[0] == "-m":
         sys.path.insert(0, request.folder)
-        sys.modules.pop(words[1], None)  # it is run, not found
+        sys.modules.pop(words[1], None)  # runpy warns of a module that is already imported
         runpy._run_module_as_main(words[1])
     elif words[0] == "-c":
         sys.path.insert(0, "")
@@ -255,13 +255,13 @@ def _run(request: Request, words: list[str], main: types.ModuleType) -> None:
         exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
     else:
         sys.path.insert(0, os.fspath(Path(words[0]).resolve().parent))
-        main.__file__ = os.path.abspath(words[0])  # noqa: PTH100 (links are not followed)
+        main.__file__ = os.path.abspath(words[0])  # noqa: PTH100 (does not follow links)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
         exec(compile(Path(words[0]).read_bytes(), main.__file__, "exec", dont_inherit=True), main.__dict__)
 
 
 def _open_streams(*, unbuffered: bool) -> None:
-    """Standard streams as Python opens them, with and without -u."""
+    """Opens standard streams as Python does, with or without -u."""
     sys.stdin = sys.__stdin__ = open(  # noqa: SIM115
         0, encoding="utf-8", errors="surrogateescape", closefd=False)
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -274,8 +274,8 @@ def _open_streams(*, unbuffered: bool) -> None:
 
 
 def load() -> None:
-    """Imports what ranks, their launchers and commands that read runs would."""
-    gc.disable()  # nothing of it is garbage
+    """Imports what ranks, their launchers and commands that read runs need."""
+    gc.disable()  # imports create no garbage
     for name in LOADED:
         importlib.import_module(name)
     for name in LOADED_IF_INSTALLED:
@@ -284,7 +284,7 @@ def load() -> None:
     for room in ROOMS:
         package = importlib.import_module(f"distprof.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            with suppress(ModuleNotFoundError):  # of an extra
+            with suppress(ModuleNotFoundError):  # it needs an optional package
                 importlib.import_module(module.name)
     _let_gloo_rest()
     _forget_who_records()
@@ -296,7 +296,7 @@ def load() -> None:
 
 
 def _load_more(names: list[str], scripts: str) -> None:
-    """Imports frameworks, as far as they are installed, and has the launcher of Lightning fork as well."""
+    """Imports frameworks that are installed, and makes the launcher of Lightning fork as well."""
     from support import forked
 
     sys.path.insert(0, scripts)
@@ -311,10 +311,10 @@ def _load_more(names: list[str], scripts: str) -> None:
 
 
 def _let_gloo_rest() -> None:
-    """Has ranks wait a moment before they end a process group.
+    """Makes ranks wait a moment before they destroy a process group.
 
-    A thread of gloo takes the GIL to free its last work. The end of a model under DDP waits for that thread, with the
-    GIL: both wait for ever (torch 2.13, without distprof too). A forked rank comes there sooner than one that started.
+    A thread of gloo takes the GIL to free its last work. The destructor of a DDP model waits for that thread while it
+    holds the GIL: a deadlock (torch 2.13, also without distprof). A forked rank gets there sooner than a started one.
     """
     import torch.distributed as public
     from torch.distributed import distributed_c10d as home
@@ -330,21 +330,22 @@ def _let_gloo_rest() -> None:
 
 
 def _forget_who_records() -> None:
-    """Has torchrun note its events without a look at the source of all functions that it is in: most of its work."""
+    """Makes torchrun log its events without inspecting the source of its callers, which is most of its work."""
     from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
     dynamic_rendezvous.get_method_name = lambda depth=2: "of a test"
 
 
 def _leave_ends_to_the_server() -> None:
-    """Ranks need not undo torch's 177 libraries of operators, nor count compilations: two thirds of a short one."""
+    """Skips unregistering torch's 177 operator libraries and counting compilations at exit: two thirds of the time of a
+    short rank."""
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
     atexit.unregister(importlib.import_module("torch._dynamo.utils").dump_compile_times)
 
 
 def _fork_beside_jobs() -> None:
-    """Has launchers fork what they start beside a job and after it: the watch, the upload and the merge."""
+    """Makes launchers fork the processes beside and after a job: the watch, the upload and the merge."""
     from distprof.launch import final_merge
     from distprof.launch.upload import job_upload
     from distprof.launch.watching import watch_process
@@ -355,9 +356,9 @@ def _fork_beside_jobs() -> None:
 
 
 def _fork_what_is_spawned() -> None:
-    """Of a process with that variable: has `spawn` of multiprocessing ask the server for processes.
+    """Makes `spawn` of multiprocessing request processes from the server.
 
-    They are children of the server, not of the one that spawns them.
+    They are children of the server, not of the process that spawns them.
     """
     from multiprocessing import popen_spawn_posix, util
 
@@ -367,7 +368,7 @@ def _fork_what_is_spawned() -> None:
 
     def spawnv_passfds(path: bytes, words: list[Any], files: list[int]) -> int:
         if "--multiprocessing-fork" not in words:
-            return start(path, words, files)  # the tracker of resources
+            return start(path, words, files)  # the resource tracker
         process = forked.popen(list(map(os.fsdecode, (path, *words[1:]))), pass_fds=files)
         spawned[process.pid] = process
         return process.pid
@@ -380,9 +381,8 @@ def _fork_what_is_spawned() -> None:
 
 
 def main() -> None:
-    """`main()` in a Python whose arguments are the path of a socket that is to be made, a pipe of the owner, the
-    folder of tests, and, in one that a server forked, what else is to be loaded.
-    """
+    """Runs the server. Arguments are the path of the socket to create, a pipe of the owner, the folder of tests, and,
+    in a server forked from another one, additional modules to load."""
     from support import forked
 
     address, owner, tests, *more = sys.argv[1], int(sys.argv[2]), *sys.argv[3:]

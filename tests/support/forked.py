@@ -1,4 +1,4 @@
-"""Pythons that are forked from a process that has torch loaded, where that makes no difference to what is tested."""
+"""Forks Python processes from a process that has imported torch, if this makes no difference to what is tested."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from support.processes import clean_environ
 
 READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH", "PYTORCH_", "CUDA_", "MALLOC_", "FAKETIME")
-"""Begins of variables that Python, torch or the C library read while they load."""
+"""Prefixes of environment variables that Python, torch or the C library read while they load."""
 READ_LATER = (
     "CUDA_VISIBLE_DEVICES", "FAKETIME_SHARED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTORCH_NVML_BASED_CUDA_CHECK",
     "TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-"""Those that a forked process reads as one that starts does: what launchers, inductor and other libraries set."""
+"""Prefixes of those that are read later, in forked as in started processes: set by launchers, inductor and others."""
 TESTS = str(Path(__file__).parents[1])
 BEGIN = "import sys; sys.path.insert(0, sys.argv[3]); from support.fork_server import main; main()"
 PLAIN = {"stdin", "stdout", "stderr", "cwd", "env", "text", "encoding", "errors", "start_new_session", "bufsize",
          "pass_fds"}
-"""Arguments of `subprocess.Popen` that a forked process can have."""
+"""Arguments of `subprocess.Popen` that are supported for forked processes."""
 
 
 class Forked(Popen):
-    """As `subprocess.Popen`; the process is a child of the server, which tells how it ends."""
+    """Like `subprocess.Popen`, but the process is a child of the server, which reports its status."""
 
     def _execute_child(self, args: Sequence[object], executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any,
                        cwd: Any, env: Mapping[str, str] | None, startupinfo: Any, creationflags: Any, shell: Any,
@@ -73,13 +73,13 @@ class Forked(Popen):
 
 
 def popen(args: Sequence[object], **options: Any) -> Popen:
-    """`subprocess.Popen(args, **options)`, forked where that makes no difference."""
+    """Like `subprocess.Popen(args, **options)`, but forks if this makes no difference."""
     return (Forked if _is_alike(args, options) else Popen)(args, **options)
 
 
 def run(args: Sequence[object], *, timeout: float | None = None, input: Any = None, capture_output: bool = False,  # noqa: A002
         check: bool = False, **options: Any) -> subprocess.CompletedProcess:
-    """`subprocess.run(args, ...)`, forked likewise."""
+    """Like `subprocess.run(args, ...)`, but forks if this makes no difference."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if input is not None:
@@ -97,7 +97,7 @@ def run(args: Sequence[object], *, timeout: float | None = None, input: Any = No
 
 
 def _is_alike(args: Sequence[object], options: Mapping[str, Any]) -> bool:
-    """Whether it is this Python, and nothing is asked for that is decided before a process is forked."""
+    """Returns whether the program is this Python, and needs nothing that is decided before a process is forked."""
     words = [str(word) for word in args]
     assert not words[0].startswith("python"), f"`{words[0]}` may be a Python without distprof: sys.executable"
     first = words[2] if words[1:2] == ["-u"] else words[1]
@@ -114,7 +114,7 @@ def _python_path(environ: Mapping[str, str]) -> set[str]:
 
 
 def _server_like(environ: Mapping[str, str]) -> Server | None:
-    """The server that was started with the same variables, of those that are read then."""
+    """Returns the server that was started with equal values of the variables that are read at start; None for none."""
     server()
     return next((one for one in _USED if _read_at_start(one.environ) == _read_at_start(environ)), None)
 
@@ -125,30 +125,30 @@ def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class Server(NamedTuple):
-    """Where a fork server listens, and the environment that it was started with."""
+    """The address of a fork server, and the environment with which it was started."""
 
     address: str
     environ: Mapping[str, str]
     process: Popen | None = None
     owner: int | None = None
-    """A pipe that ends with this process, and the server with it."""
+    """A pipe that closes when this process ends, which ends the server."""
 
 
 _USED: list[Server] = []
 
 
 def use(server: Server) -> None:
-    """Of a process that a server forked: asks that server for others."""
+    """Makes this process request others from a server."""
     _USED.append(server)
 
 
 def use_first(server: Server) -> None:
-    """The same, whatever it asked before."""
+    """Makes this process request others from a server, preferred over earlier ones."""
     _USED.insert(0, server)
 
 
 def server() -> Server:
-    """The server of this process: the one that forked it, or one that is started now and ends with it."""
+    """Returns the server of this process: the one that forked it, or a new one that ends with it."""
     if not _USED:
         use(_started(clean_environ()))
     return _USED[0]
@@ -156,16 +156,15 @@ def server() -> Server:
 
 @contextmanager
 def server_with(environ: Mapping[str, str]) -> Iterator[None]:
-    """What is forked inside has been started with more variables."""
+    """Makes processes in the block fork from a server that was started with more environment variables."""
     with _used(_started(clean_environ() | environ)):
         yield
 
 
 @contextmanager
 def server_that_loads(*names: str) -> Iterator[None]:
-    """What is forked inside has more modules loaded, of those that are installed: frameworks, which take longer than
-    their jobs.
-    """
+    """Makes processes in the block fork from a server that has imported more modules, if they are installed:
+    frameworks, whose import takes longer than their jobs."""
     address, environ = f"{tempfile.mkdtemp()}/fork", clean_environ()
     process = popen([sys.executable, "-c", BEGIN, address, "0", TESTS, *names], env=environ, stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE)
@@ -198,14 +197,14 @@ sys.exit(code if code >= 0 else 128 - code)
 
 
 def write_program(path: Path, *words: str) -> None:
-    """Writes a program for a shell that does what `python WORDS` does."""
+    """Writes an executable that does what `python WORDS` does."""
     path.write_text(PROGRAM.format(python=sys.executable, tests=TESTS, words=words, address=server().address,
                                    environ=dict(server().environ)))
     path.chmod(0o755)
 
 
 def close() -> None:
-    """Ends the server of this process; processes that it forked and that run on are then found among our children."""
+    """Ends the server of this process; processes that it forked and that still run become children of this one."""
     for one in _USED:
         _end(one)
     _USED.clear()

@@ -1,4 +1,4 @@
-"""A process that uses a large block of memory after it was freed ends there, and does not go on by luck."""
+"""Makes a process crash if it uses a large block of memory after it was freed, instead of continuing by luck."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 def environ_that_ends_it(folder: Path) -> dict[str, str]:
-    """What the environment of such a process needs."""
+    """Returns the environment variables for such a process."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None or platform.libc_ver()[0] != "glibc":
         pytest.skip("needs a C compiler and glibc")

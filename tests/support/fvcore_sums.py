@@ -1,4 +1,4 @@
-"""Sums over a whole model as fvcore's drop-in makes them."""
+"""Sums over a whole model as in distprof's drop-in for fvcore."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from distprof.peers import fvcore
 
 
 def sums(counts) -> tuple[Counter, Counter]:
-    """What the drop-in has for the whole model: flops by operator, and calls of operators without a rule."""
+    """Returns the drop-in's totals of the model: FLOPs by operator, and calls of operators without a rule."""
     found = sum_by_module(counts, ModuleNames(nn.Module()), fvcore.FLOPS, fvcore.FREE, "owner")
     return found.counted[""], found.unsupported[""]

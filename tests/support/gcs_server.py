@@ -1,4 +1,4 @@
-"""An emulator of Google Cloud Storage in a process of its own, on this machine alone. It knows no preconditions."""
+"""An emulator of Google Cloud Storage in its own process, only reachable from this machine. Ignores preconditions."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ print(server._api._httpd.server_port, flush=True)
 threading.Event().wait()
 """
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
-"""Else gcsfs asks what kind of bucket it is, by gRPC, which the emulator does not speak. It is read by the import."""
+"""Without it, gcsfs asks for the kind of the bucket by gRPC, which the emulator does not support. Read on import."""
 
 
 def why_not() -> str:
-    """What is missing on this machine; '' where nothing is."""
+    """Returns what is missing on this machine; '' if nothing."""
     return missing("gcsfs", "gcp_storage_emulator")
 
 
 @contextmanager
 def gcs_server() -> Iterator[str]:
-    """Starts one with a bucket called jobs; its address."""
+    """Starts a server with a bucket called jobs and yields its address."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True,
                           env=clean_environ()) as process:
         try:

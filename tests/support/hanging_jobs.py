@@ -1,4 +1,4 @@
-"""Real jobs of `tests/scripts/stands_still.py` under `distprof run`, and what is told while they stand still."""
+"""Runs real jobs of `tests/scripts/stands_still.py` under `distprof run`, and gets the findings while they hang."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from support import forked
 from support.jobs import PATIENCE_S, SCRIPTS, clean_environ
 
 STOP, SEEN_STOP = 30, 220
-"""The step in which the job comes to stand: at once, and after its watcher has seen all processes."""
+"""Step in which the job hangs: early, and after its watcher has seen all processes."""
 WITHIN_S = 20.0
 LISTENS_S = 60.0
-"""A hang that is not told by then is not told."""
+"""A hang that is not reported within this many seconds counts as not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Of a job that stood still, or went on."""
+    """The finding about a job that hung or continued."""
 
     finding: WatchFinding | None
     after_s: float = 0.0
-    """Since the last step of any rank; until the finding was in `watch/state.json`."""
+    """Seconds from the last step of any rank until the finding was in `watch/state.json`."""
 
     def __str__(self) -> str:
         return f"{self.after_s:.1f} s: {self.finding.text}" if self.finding is not None else "nothing"
 
 
 class HangingJob:
-    """A job that begins."""
+    """A job that hangs, or may seem to."""
 
     def __init__(self, folder: Path, how: str, size: int, who: int = 1) -> None:
-        """Starts it.
+        """Starts the job.
 
         Args:
-            folder: Of its own, made here.
-            how: As the script has it.
-            size: Ranks.
-            who: The rank that does it.
+            folder: Folder of the job, which is created.
+            how: How it hangs, as an argument of the script.
+            size: Number of ranks.
+            who: The rank that causes it.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.out, self._mark, self._size = folder / "run", folder / "mark", size
@@ -62,11 +62,11 @@ class HangingJob:
 
     @property
     def said(self) -> str:
-        """What was printed by now."""
+        """What the job has printed so far."""
         return self._said.read_text(errors="replace")
 
     def listen(self) -> Told:
-        """The hang that was told, or none: the job went on, or stood still for long."""
+        """Waits for the finding of a hang; returns none if the job ended, or hung for `LISTENS_S`."""
         deadline = time.monotonic() + PATIENCE_S
         while self.process.poll() is None and time.monotonic() < deadline:
             last, found = self._last_step(), self._hang()
@@ -79,7 +79,7 @@ class HangingJob:
         return Told(finding=self._hang())
 
     def over(self) -> None:
-        """Ends what still runs of it."""
+        """Ends the job, if it still runs."""
         pids = [self._pid(path) for path in self.out.glob("rank*/rank.json")]
         if self.process.poll() is None:
             self.process.terminate()
@@ -89,7 +89,7 @@ class HangingJob:
         self.process.wait(timeout=PATIENCE_S)
 
     def _last_step(self) -> tuple[int, int]:
-        """Number and time."""
+        """Returns number and time of the last step of any rank."""
         found = [(0, time.time_ns())]
         for rank in range(self._size):
             with suppress(OSError, ValueError):

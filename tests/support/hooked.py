@@ -1,4 +1,4 @@
-"""A Python whose start hook is installed, as pip leaves it: every process of it looks for DISTPROF_OUT."""
+"""A Python environment with the start hook as installed by pip: each of its processes checks DISTPROF_OUT."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from support.jobs import PATIENCE_S, ROOT, clean_environ, distprof
 PLAN = "wait=1,count=1,time=1,trace=1,arrivals=0"
 PROGRAMS = {"distprof": "distprof.launch.cli", "torchrun": "torch.distributed.run",
             "accelerate": "accelerate.commands.accelerate_cli", "deepspeed": "deepspeed.launcher.runner"}
-"""Commands as pip would install them -> modules whose `main` they call."""
+"""Command as pip would install it -> module whose `main` it calls."""
 HOOK = tuple(Path(launch.__file__).with_name(name) for name in ("distprof-start.pth", "distprof_start.py"))
 
 
 def make_hooked(folder: Path) -> None:
-    """Makes a virtual environment with all that this Python has, and the hook."""
+    """Creates a virtual environment with all packages of this Python, and the hook."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, env=clean_environ(),
                    timeout=PATIENCE_S)
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
@@ -37,7 +37,7 @@ def make_hooked(folder: Path) -> None:
 
 
 def write_metadata(folder: Path) -> None:
-    """Writes what pip leaves of the package: with the entry points of this tree, whatever is installed elsewhere."""
+    """Writes the metadata that pip would install, with the entry points of this tree."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     about = folder / f"{project['name']}-{project['version']}.dist-info"
     about.mkdir()
@@ -48,7 +48,7 @@ def write_metadata(folder: Path) -> None:
 
 
 def run_hooked(program: Path | str, *arguments: object, ok: bool = True, **environ: str) -> subprocess.CompletedProcess:
-    """Runs a script, or a launcher, that knows nothing of us; `sys.executable` is forked."""
+    """Runs a script or launcher that does not use distprof itself; `sys.executable` is forked."""
     done = forked.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S,
                           env=clean_environ() | environ, check=False)
     assert done.returncode == 0 or not ok, done.stderr
@@ -56,7 +56,7 @@ def run_hooked(program: Path | str, *arguments: object, ok: bool = True, **envir
 
 
 def whole_run(run: Path, number: int = 2) -> list[dict]:
-    """Ranks of a run that is whole and has one id."""
+    """Checks that a run is complete and has a single id; returns the rank.json of its ranks."""
     assert sorted({path.name for path in run.iterdir()} - {"watch", "hosts"}) == [
         "columns", *(f"rank{rank:05d}" for rank in range(number)), "run.json"]
     found = [json.loads((run / f"rank{rank:05d}" / "rank.json").read_text()) for rank in range(number)]
@@ -68,7 +68,7 @@ def whole_run(run: Path, number: int = 2) -> list[dict]:
 
 
 def right_run(out: Path, *, macs: int, ranks: int = 2) -> dict:
-    """What `stats --json` says of a whole run, whose step has these MACs by hand, and whose ranks are on one host."""
+    """Checks a complete run on one host whose step has `macs` MACs (counted by hand); returns its `stats --json`."""
     assert [one["local_rank"] for one in whole_run(out, ranks)] == [*range(ranks)]
     found = json.loads(distprof("stats", "--json", out).stdout)
     assert found["problems"] == [] and found["topology_certain"] and found["topology"] == {"dp": ranks}

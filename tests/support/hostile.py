@@ -1,4 +1,4 @@
-"""Names that would move a cursor, set a title, turn the direction of writing or forge a line, and who judges a text."""
+"""Names that would move a cursor, set a title, change the writing direction or forge a line, and checks of output."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ FORGED = "distprof: forged"
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Unicode's Bidi_Control."""
 NAME = f"a\x1b[2J\x1b]0;title\x07\b\r\x7f\x85\x9b31m{MARKS}\u2028\u2029\ufeff\n{FORGED}\tz"
-"""In every place that UTF-8 can fill."""
+"""A hostile name in valid UTF-8."""
 FILE_NAME = os.fsdecode(b"b\x1b[31m\x1b]2;t\x07\r\n" + FORGED.encode() + b"\xff\xc3" + MARKS.encode())
-"""In every place that a file system knows: not UTF-8."""
+"""A hostile file name that is not UTF-8."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def judge(shown: bytes, *, terminal: bool = False) -> str:
-    """Fails where the bytes hold a control but line ends and, on a terminal, colours; returns the text without these.
+    """Fails if output has control characters other than newlines and, on a terminal, colours; returns the text without
+    colours.
 
-    A line that a name has forged fails too.
+    Also fails if it has a line that a name has forged.
     """
     text = judge_characters(shown, terminal=terminal)
     assert not any(line.lstrip("│├└─ ").startswith(FORGED) for line in text.split("\n")), text
@@ -36,7 +37,7 @@ def judge(shown: bytes, *, terminal: bool = False) -> str:
 
 
 def judge_characters(shown: bytes, *, terminal: bool = False) -> str:
-    """The same for texts of several lines."""
+    """Like `judge`, but does not check for forged lines."""
     text = shown.decode("utf-8", "strict")
     text = COLOUR.sub("", text) if terminal else text
     controls = {*map(chr, (*range(0x20), *range(0x7F, 0xA0))), *MARKS, "\u2028", "\u2029", "\ufeff"} - {"\n"}
@@ -45,22 +46,22 @@ def judge_characters(shown: bytes, *, terminal: bool = False) -> str:
 
 
 def piped(*arguments: object, **environ: str) -> subprocess.CompletedProcess[bytes]:
-    """A command whose output goes to pipes."""
+    """Runs a command with pipes for its output."""
     return forked.run(_command(arguments), capture_output=True, timeout=PATIENCE_S, check=False,
                       env=clean_environ() | environ)
 
 
 def on_terminal(*arguments: object, **environ: str) -> tuple[int, bytes]:
-    """A command whose output and errors go to a terminal: its exit code and all that a user gets."""
+    """Runs a command on a terminal; returns its exit code and all its output."""
     ours, theirs = pty.openpty()
     attributes = termios.tcgetattr(theirs)
-    attributes[1] &= ~termios.OPOST  # line ends as they are written
+    attributes[1] &= ~termios.OPOST  # keeps newlines as written
     termios.tcsetattr(theirs, termios.TCSANOW, attributes)
     command = subprocess.Popen(_command(arguments), stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True,
                                env=_with_terminal(clean_environ() | environ))
     os.close(theirs)
     shown = bytearray()
-    with suppress(OSError):  # EIO: nobody has it open any more
+    with suppress(OSError):  # EIO: no process has the terminal open any more
         while part := os.read(ours, 1 << 16):
             shown += part
     os.close(ours)

@@ -1,4 +1,4 @@
-"""Pickles that run code where they are loaded, or ask for objects: each would create the file that it names."""
+"""Pickles that would run code or create objects when loaded, such as creating the file `made`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text(word):
 
 
 def hostile_pickles(made: Path):
-    """Name -> bytes."""
+    """Returns name -> pickle."""
     command = f"touch {made}"
     call = Calls(os.system, command)
     plain = {"segments": [], "device_traces": []}

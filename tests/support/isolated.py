@@ -1,4 +1,4 @@
-"""A model that fails, and all of a model and of the random state that a call may change."""
+"""A model that fails, and the state of models and random generators that a call must not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a user types it, and the folders of this repository."""
+"""Runs the command line as a user does; folders of this repository."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SCRIPTS = ROOT / "tests" / "scripts"
 PATIENCE_S = 600
-"""How long anything may take before it counts as hanging: far longer than on a busy machine."""
+"""Timeout in seconds after which anything counts as hanging: far longer than needed on a busy machine."""
 READING = ("merge", "report", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits", "diff", "export")
 """Commands that only read a run."""
 Command = Callable[..., subprocess.CompletedProcess]
 
 
 def distprof(*arguments: object, cwd: Path | None = None, real: bool = False, **environ: str):
-    """Runs the command line and gives exit code, stdout and stderr.
+    """Runs the command line; returns exit code, stdout and stderr.
 
-    What only reads a run is called in this process. The launcher of `run` and its ranks are forked from a process that
-    has torch loaded, unless `real` asks for Pythons that start; what was recorded is not merged at the end, which takes
-    time: `run_and_merge` does that.
+    Commands that only read a run are called in this process. The launcher of `run` and its ranks are forked from a
+    process that has imported torch, unless `real` requests new Python processes. To save time, a recording is not
+    merged at the end; `run_and_merge` does that.
     """
     words = [str(argument) for argument in arguments]
     if words[0] == "run":
@@ -41,19 +41,19 @@ def distprof(*arguments: object, cwd: Path | None = None, real: bool = False, **
 
 
 def run_and_merge(*arguments: object, **environ: str):
-    """`distprof run` with all that it does."""
+    """Runs `distprof run` with the merge at its end."""
     return started("-m", "distprof", "run", *arguments, **environ)
 
 
 def started(*words: object, cwd: Path | None = None, real: bool = False, **environ: str):
-    """Python with these arguments: exit code, stdout and stderr."""
+    """Runs Python with these arguments; returns exit code, stdout and stderr."""
     run = subprocess.run if real else forked.run
     return run([sys.executable, *map(str, words)], cwd=cwd, timeout=PATIENCE_S, env=clean_environ() | environ,
                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def called(*arguments: object) -> subprocess.CompletedProcess:
-    """The command line in this process; of `run` only what starts no rank."""
+    """Calls the command line in this process; for `run`, only uses that start no ranks."""
     from distprof.launch.cli import main
 
     words = [str(argument) for argument in arguments]
@@ -64,28 +64,28 @@ def called(*arguments: object) -> subprocess.CompletedProcess:
 
 
 def torchrun(nproc: int, *arguments: object, **environ: str):
-    """A job without us, unless its script records itself, that must succeed."""
+    """Runs a job with torchrun, which must succeed; not recorded unless its script does so itself."""
     done = started("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", nproc, *arguments, **environ)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def record_run(out: Path, nproc: int, script: Path, *arguments: object, flags: tuple[object, ...] = (), **environ: str):
-    """`distprof run` of a script that must succeed."""
+    """Runs a script with `distprof run`, which must succeed."""
     done = distprof("run", "--out", out, "--nproc-per-node", nproc, *flags, script, *arguments, **environ)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def merged(out: Path) -> Path:
-    """Merges a run that must succeed."""
+    """Merges a run, which must succeed."""
     done = distprof("merge", out)
     assert done.returncode == 0, done.stderr
     return out
 
 
 def wait_for(job: subprocess.Popen, *files: Path) -> None:
-    """Until a running job has written all of them."""
+    """Waits until a running job has written all files."""
     deadline = time.monotonic() + PATIENCE_S
     while not all(file.exists() for file in files):
         assert job.poll() is None, f"the job ended, and there is no {', '.join(map(str, files))}"

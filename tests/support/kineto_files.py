@@ -1,4 +1,4 @@
-"""Traces as other programs write them: their text, their names, and how a run of them looks."""
+"""Traces as other programs write them: their text, their file names, and runs made of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_shared = pytest.mark.skipif(not DLRM.is_dir(), reason="needs the traces of
 
 
 def events(rank: int, *, epoch_us: int = 0) -> list[dict]:
-    """A slice of one rank that no other has."""
+    """Returns events with a slice that only this rank has."""
     pid = 100 + rank
     return [{"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "ts": epoch_us, "args": {"name": "python"}},
             {"ph": "X", "name": f"work of {rank}", "cat": "cpu_op", "pid": pid, "tid": pid,
@@ -30,16 +30,16 @@ def events(rank: int, *, epoch_us: int = 0) -> list[dict]:
 
 def kineto(rank: int | None, world_size: int | None = None, *, about: object = None, host: str = "node0",
            form: str = "new", **info: object) -> str:
-    """A trace as some version of Kineto has written it."""
+    """Returns a trace as written by some version of Kineto."""
     told = {"backend": "gloo", "rank": rank, "world_size": world_size, **info} if about is None else about
     head: dict = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "H100"}]}
     after: dict = {"traceName": "/tmp/x.json"}
     base = {"host_name": host, "displayTimeUnit": "ms", "baseTimeNanoseconds": 1_790_857_026_000_000_000}
     distributed = {} if rank is None and about is None else {"distributedInfo": told}
-    if form == "old":  # before torch 2.4: microseconds since the epoch, no base; the info as text
+    if form == "old":  # before torch 2.4: microseconds since the epoch without base; the info as text
         head |= {key: json.dumps(value) for key, value in distributed.items()}
         return json.dumps({**head, "traceEvents": events(rank or 0, epoch_us=1_694_128_201_435_377), **after}, indent=2)
-    if form == "on demand":  # a daemon asked for it: everything after the events, lists as text
+    if form == "on demand":  # requested by a daemon: everything after the events, lists as text
         groups = [{**group, "ranks": str(group["ranks"])} for group in told.get("pg_config", [])]
         after |= {"distributedInfo": {**told, "rank": str(rank), "pg_config": groups}} | base
     else:
@@ -58,12 +58,12 @@ def write(path: Path, text: str) -> Path:
 
 
 def files_of(run: Run) -> dict[int, str]:
-    """Rank -> name of its trace."""
+    """Returns rank -> file name of its trace."""
     return {rank.number: rank.trace.name for rank in run.ranks}
 
 
 def plain(path: Path, names: list[str]) -> Path:
-    """A folder of traces that do not tell their rank."""
+    """Writes a folder of traces that do not contain their rank."""
     for index, name in enumerate(names):
         write(path / name, kineto(None).replace("work of 0", f"work of file {index}"))
     return path

@@ -1,4 +1,4 @@
-"""What a recorder puts into the process of a script, as the script can see it."""
+"""What a recorder changes in the process of a script, as visible to the script."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _children() -> list[str]:
 
 
 OF_SERVERS = re.compile("ThreadPoolExecutor|process_request_thread")
-"""Names of threads with which servers of other tests may answer meanwhile."""
+"""Names of threads of servers of other tests, which may run in the meantime."""
 VIEWS: Mapping[str, Callable[[], object]] = {
     "signal handlers": lambda: {number: signal.getsignal(number) for number in signal.valid_signals()
                                     if number < signal.SIGRTMIN},
@@ -95,14 +95,14 @@ VIEWS: Mapping[str, Callable[[], object]] = {
     "atexit": atexit._ncallbacks,
     "the garbage collector": lambda: (gc.isenabled(), gc.get_threshold(), [*gc.callbacks]),
 }
-"""What a script looks at -> what it sees: a row each of the table in docs/robustness.md."""
+"""What a script can inspect -> function that returns its state; each is a row of the table in docs/robustness.md."""
 
 
 def seen_now() -> dict[str, object]:
-    """What a script sees now."""
+    """Returns the current state of everything in `VIEWS`."""
     return {name: view() for name, view in VIEWS.items()}
 
 
 def traces_of_us() -> dict[str, object]:
-    """Everything that a recorder, or a call that counts, puts somewhere and takes away."""
+    """Returns the state of everything that a recorder or a counting call changes temporarily."""
     return {name: found for name, found in seen_now().items() if name != "hook numbers"}

@@ -1,4 +1,4 @@
-"""What a server may answer in the place of the truth: acts for a `FaultyProxy`."""
+"""Wrong answers of a server: acts for a `FaultyProxy`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from isal import igzip
 from support.faulty_proxy import Act, Answer, Handler, hangs_up
 
 MOST_S = 30.0
-"""How long a server goes on with a lie without end; far longer than anybody should listen."""
+"""How long a server sends an endless answer, in seconds; far longer than a client should read it."""
 BOMB = gzip.compress(igzip.compress(bytes(1 << 28), 1))
-"""Some hundred bytes that become 256 MB when they are unpacked twice, and 260 kB when once."""
+"""A few hundred bytes that decompress to 260 kB, and these to 256 MB."""
 
 
 def _raw(*pieces: bytes, pause_s: float = 0.0) -> Act:
-    """Sends bytes as they are, then hangs up."""
+    """Sends raw bytes, then hangs up."""
     def act(handler: Handler, answer: Answer) -> None:
         for piece in pieces:
             handler.wfile.write(piece)
@@ -41,7 +41,7 @@ def _status(status: str, *fields: str) -> Act:
 
 
 def _again_and_again(begin: bytes, piece: Callable[[int], bytes], pause_s: float = 0.0) -> Act:
-    """Sends pieces without end."""
+    """Sends pieces endlessly, until `MOST_S`."""
     def act(handler: Handler, answer: Answer) -> None:
         until, number = time.monotonic() + MOST_S, 0
         handler.wfile.write(begin)
@@ -56,25 +56,25 @@ def _again_and_again(begin: bytes, piece: Callable[[int], bytes], pause_s: float
 
 
 def _changed(change: Callable[[Answer], Answer]) -> Act:
-    """Answers something else, in the same words."""
+    """Sends a modified answer."""
     return lambda handler, answer: handler.answer(change(answer))
 
 
 def _said(answer: Answer, **fields: str) -> Answer:
-    """With other headers."""
+    """Returns the answer with these headers replaced."""
     said = {name.replace("_", "-").lower(): value for name, value in fields.items()}
     left = [(name, value) for name, value in answer.headers if name.lower() not in said]
     return Answer(answer.status, [*left, *said.items()], answer.body)
 
 
 def _fields(answer: Answer) -> list[str]:
-    """All but its length."""
+    """Returns the headers of an answer, except its length and connection."""
     return [f"{name}: {value}" for name, value in answer.headers
             if name.lower() not in ("content-length", "connection")]
 
 
 def _trickles(handler: Handler, answer: Answer) -> None:
-    """The truth, a byte at a time."""
+    """Sends the correct answer one byte at a time."""
     length = f"Content-Length: {len(answer.body)}"
     fields = _fields(answer)
     until = time.monotonic() + MOST_S
@@ -88,7 +88,7 @@ def _trickles(handler: Handler, answer: Answer) -> None:
 
 
 def _claims(length: int) -> Act:
-    """Another length than that of what follows."""
+    """Sends a Content-Length that differs from the length of the body."""
     def act(handler: Handler, answer: Answer) -> None:
         handler.wfile.write(_head(f"{answer.status} OK", f"Content-Length: {length}", *_fields(answer)) + answer.body)
         handler.wfile.flush()
@@ -98,7 +98,7 @@ def _claims(length: int) -> Act:
 
 
 def _echoes(handler: Handler, answer: Answer) -> None:
-    """Says all that it was told, where errors of clients may repeat it."""
+    """Repeats the credentials and target of the request where error messages of clients may show them."""
     told = f'{handler.headers.get("Authorization", "nothing")} {handler.path}'
     handler.wfile.write(_head(f"400 you said {told}", f"X-Said: {told}", f"Location: {told}", "Content-Length: 0"))
     hangs_up(handler, answer)
@@ -115,7 +115,7 @@ def _hangs(handler: Handler, answer: Answer) -> None:
 
 
 def _repeats_its_links(handler: Handler, answer: Answer) -> None:
-    """A page of links to folders, of which each has the same."""
+    """Answers every request with the same page of links to folders."""
     links = "".join(f'<a href="rank{number:05d}/">x</a>' for number in range(9)).encode()
     handler.answer(Answer(200, [("Content-Type", "text/html")], links))
 
@@ -163,4 +163,4 @@ LIES: Mapping[str, Act] = {
     "is garbage": _changed(lambda answer: Answer(answer.status, answer.headers, bytes(range(256)) * 9)),
     "repeats its links": _repeats_its_links,
 }
-"""What is said of a server -> how it does that."""
+"""Name of a wrong answer -> act."""

@@ -1,4 +1,4 @@
-"""Machines that never were: what hosts would say while a job runs, with noise, habits and planted trouble."""
+"""Simulates readings of hosts while a job runs, with noise, periodic load and planted faults."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distprof.merge.watch.machines import Conditions
 
 BEGIN_S = 1_800_000_000
 PER_HOST = 4
-"""Ranks, and GPUs."""
+"""Number of ranks, and of GPUs, per host."""
 PROCESSORS = 64
 
 
 @dataclass(slots=True, kw_only=True)
 class Machines:
-    """Hosts of a job with columns, before they are told to `Conditions`."""
+    """Readings of the hosts of a job as columns, one value per second."""
 
     rng: np.random.Generator
     num_hosts: int
@@ -40,7 +40,7 @@ class Machines:
         return {rank: rank % PER_HOST for rank in self.rank_host}
 
     def wander(self, middle: float, spread: float, memory: float = 0.8) -> np.ndarray:
-        """AR(1) around a middle that drifts over a day."""
+        """Returns an AR(1) process around a mean that drifts over a day."""
         kicks = self.rng.normal(0, spread * (1 - memory ** 2) ** 0.5, self.num_seconds)
         found, value = np.empty(self.num_seconds), 0.0
         for place, kick in enumerate(kicks):
@@ -51,7 +51,7 @@ class Machines:
         return np.maximum(middle + drift + found, 0)
 
     def bursts(self, every_s: float, long_s: float, size: tuple[float, float]) -> np.ndarray:
-        """Something that comes now and then, for some seconds each time."""
+        """Returns random bursts: mean interval `every_s`, mean duration `long_s`, uniform size."""
         found = np.zeros(self.num_seconds)
         at = self.rng.exponential(every_s)
         while at < self.num_seconds:
@@ -104,7 +104,7 @@ class Machines:
                 f"rank_stopped/{rank}": self.rare(900) * 0.1}
 
     def conditions(self) -> Conditions:
-        """As they would have been told by now."""
+        """Returns the `Conditions` after all readings."""
         told = Conditions()
         for host, columns in self.columns.items():
             late_s = self.rng.uniform(0, 1)
@@ -118,7 +118,7 @@ Plant = Callable[[Machines, int, slice], None]
 
 
 def finding(machines: Machines, ranks: list[int], onset_s: float, kind: str = "slow_rank") -> WatchFinding:
-    """That these ranks are slow since a second of the simulation."""
+    """Returns the finding that these ranks are slow from a second of the simulation on."""
     hosts = [machines.rank_host[rank] for rank in ranks]
     return WatchFinding(id="1", kind=kind, ranks=ranks, hosts=sorted(set(hosts)), onset_step=1000,
                         onset_ns=int((BEGIN_S + onset_s) * 1e9))
@@ -134,7 +134,7 @@ def pinned(machines: Machines, rank: int, when: slice) -> None:
 
 
 def memory(machines: Machines, rank: int, when: slice) -> None:
-    """Memory is short: pages go to and from swap."""
+    """Memory is short, so the host swaps."""
     columns, share = machines.columns[machines.rank_host[rank]], machines.rng.uniform(0.12, 0.6)
     columns["psi_memory"][when] = np.clip(machines.wander(share, share / 3)[when], 0, 1)
     columns["psi_io"][when] = np.clip(columns["psi_io"][when] + columns["psi_memory"][when] / 2, 0, 1)
@@ -143,7 +143,7 @@ def memory(machines: Machines, rank: int, when: slice) -> None:
 
 
 def disk(machines: Machines, rank: int, when: slice) -> None:
-    """A disk takes long."""
+    """A disk is slow."""
     columns, wait_ms = machines.columns[machines.rank_host[rank]], machines.rng.uniform(25, 200)
     count = len(columns["psi_io"][when])
     columns["disk_wait_ms/nvme0n1"][when] = wait_ms * machines.rng.lognormal(0, 0.5, count)
@@ -152,14 +152,14 @@ def disk(machines: Machines, rank: int, when: slice) -> None:
 
 
 def network(machines: Machines, rank: int, when: slice) -> None:
-    """Others use the network, too."""
+    """Other programs use the network."""
     columns, use = machines.columns[machines.rank_host[rank]], machines.rng.uniform(0.6, 0.95)
     columns["net_bytes/eth0"][when] = np.clip(machines.wander(use, 0.06)[when], 0, 1) * 1.25e9
     columns["resent"][when] = np.maximum(machines.wander(machines.rng.uniform(0, 0.03), 0.005)[when], 0)
 
 
 def throttling(machines: Machines, rank: int, when: slice) -> None:
-    """A GPU is too hot."""
+    """A GPU throttles because it is too hot."""
     columns, gpu = machines.columns[machines.rank_host[rank]], machines.rank_device[rank]
     mhz = machines.rng.uniform(900, 1700)
     count = len(columns["psi_io"][when])
@@ -169,7 +169,7 @@ def throttling(machines: Machines, rank: int, when: slice) -> None:
 
 
 def ecc(machines: Machines, rank: int, when: slice) -> None:
-    """Memory errors of a GPU are corrected, again and again."""
+    """A GPU repeatedly corrects memory errors."""
     columns, gpu = machines.columns[machines.rank_host[rank]], machines.rank_device[rank]
     count = len(columns["psi_io"][when])
     columns[f"gpu_ecc_corrected/{gpu}"][when] = machines.rng.poisson(machines.rng.uniform(0.2, 5), count)
@@ -181,4 +181,4 @@ PLANTS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "network": (network, ("eth0 carries", "TCP segments")), "throttling": (throttling, ("MHz: thermal",)),
     "ecc": (ecc, ("corrected memory errors",)),
 }
-"""With words of which one has to be in what is named."""
+"""Name -> plant, and phrases of which the named cause must contain one."""

@@ -1,4 +1,4 @@
-"""States of jobs as a watcher would write them."""
+"""Generates states of jobs as a watcher would write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def slow_rank(rank: int = 1, **fields: Any) -> WatchFinding:
 
 
 def job_state(num_ranks: int = 4, **fields: Any) -> WatchState:
-    """Rank 1 is slow, and the others wait for it."""
+    """Returns the state of a job in which rank 1 is slow, and the others wait for it."""
     ranks = [rank_state(rank, waiting_ratio=0.02 if rank == 1 else 0.4,
                         forward_ns=23 * MS if rank == 1 else 5 * MS,
                         recent_ns=[20 * MS] * 20 + [38 * MS] * 10) for rank in range(num_ranks)]

@@ -1,4 +1,4 @@
-"""Made-up runs of many ranks, as benchmarks/made_up/many_ranks.py writes them."""
+"""Simulated runs of many ranks, from benchmarks/made_up/many_ranks.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from support.jobs import ROOT
 
 BENCHMARKS = str(ROOT / "benchmarks")
-if BENCHMARKS not in sys.path:  # its files import each other by name
+if BENCHMARKS not in sys.path:  # its modules import each other by name
     sys.path.append(BENCHMARKS)
 
 from made_up.many_ranks import StageCalls, summary_of, write, write_tables  # noqa: E402
@@ -26,7 +26,7 @@ FEW_STEPS = ("wait", "count", "time", "time", *("trace",) * 3, *("arrivals",) * 
 
 
 def made_up_rank(run: Path, *, rank: int = 5, job: PipelinedJob | None = None) -> tuple[Recorded, Path]:
-    """The folder of one rank of a job."""
+    """Writes the folder of one rank of a simulated job."""
     job = job or PipelinedJob(pp=2, dp=2, tp=2, layers=3, microbatches=3)
     recorded = Recorded(job=job, passes=FEW_STEPS, kept=[rank])
     for stages in job.steps(len(FEW_STEPS)):

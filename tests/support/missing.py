@@ -1,4 +1,4 @@
-"""Packages that a test needs and this machine lacks."""
+"""Finds packages that a test needs and that are not installed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from importlib.util import find_spec
 
 
 def missing(*packages: str) -> str:
-    """Those that cannot be imported, as a reason to skip; '' where all can."""
+    """Returns the packages that are not installed as a reason to skip a test; '' if all are."""
     lacking = [name for name in packages if find_spec(name) is None]
     return f"{', '.join(lacking)}: not installed" if lacking else ""

@@ -1,4 +1,4 @@
-"""Small models whose numbers are easy to work out by hand."""
+"""Small models whose numbers are easy to compute by hand."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.utils.checkpoint import checkpoint
 
 
 def nap(seconds: float, slept: list[float]) -> None:
-    """Sleeps and notes how long it really was."""
+    """Sleeps and records the actual duration."""
     begin = time.perf_counter()
     time.sleep(seconds)
     slept.append(time.perf_counter() - begin)
 
 
 class Sleep(torch.autograd.Function):
-    """Sleeps forward and backward."""
+    """Sleeps in forward and backward."""
 
     @staticmethod
     def forward(ctx, x, module):
@@ -45,7 +45,7 @@ class Sleepy(nn.Module):
 
 
 class Residual(nn.Module):
-    """x + linear(x), with work of its own before and behind the child."""
+    """x + linear(x), with own work before and after the child."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Checkpointed(nn.Module):
 
 
 class Inplace(nn.Module):
-    """Changes what its children return: full backward hooks would break it."""
+    """Changes outputs of its children in place, which full backward hooks would break."""
 
     def __init__(self) -> None:
         super().__init__()

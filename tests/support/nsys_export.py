@@ -1,4 +1,4 @@
-"""Writes what Nsight Systems would have exported of the events of Kineto traces, by its documented schema."""
+"""Writes the events of Kineto traces as an export of Nsight Systems, in its documented schema."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOST_CALLS = ("cuda_runtime", "cuda_driver")
 
 @dataclass
 class Export:
-    """A database that is filled process by process."""
+    """An exported database, filled process by process."""
 
     path: Path
     epoch_ns: int = 0
@@ -64,7 +64,7 @@ class Export:
         return self.path
 
     def process(self, events: Iterable[Mapping], *, pid: int, base_ns: int = 0, device: int = 0) -> None:
-        """Adds what the profiler of NVIDIA sees of a Kineto trace: calls, what runs on devices, ranges."""
+        """Adds what NVIDIA's profiler would record for a Kineto trace: runtime calls, device work, NVTX ranges."""
         self.add("PROCESSES", globalPid=pid << 24, pid=pid, name="/usr/bin/python3")
         self.add("TARGET_INFO_GPU", id=device, name="NVIDIA A100")
         for event in events:

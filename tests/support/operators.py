@@ -1,7 +1,7 @@
-"""Operators of torch and of libraries by name, and the cost of calls that are not made.
+"""Looks up operators of torch and of libraries by name, and computes costs of calls without making them.
 
-Libraries need not be installed, and torch may be older or newer: operators that are missing are defined by the schemas
-below, without kernels.
+Libraries need not be installed, and torch may be older or newer: missing operators are defined from the schemas below,
+without kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEMAS = {
         "SymInt max_seqlen_q, SymInt max_seqlen_k, float dropout_p, float softmax_scale, bool causal, "
         "SymInt window_size_left, SymInt window_size_right, float softcap, Tensor? alibi_slopes, bool deterministic, "
         "Tensor? rng_state=None, bool zero_tensors=False) -> Tensor"),
-    # the same, hopper/flash_api.cpp and hopper/flash_attn_interface.py, arguments that do not matter left out
+    # the same, hopper/flash_api.cpp and hopper/flash_attn_interface.py, without irrelevant arguments
     "flash_attn_3": (
         "fwd(Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, "
         "Tensor? seqused_k=None, int? max_seqlen_q=None, int? max_seqlen_k=None, bool is_causal=False, "
@@ -125,27 +125,27 @@ OTHER_VERSIONS = {
         "SymInt max_q, SymInt max_k, bool is_causal=False, float? scale=None, SymInt[]? window_size=None, "
         "bool enable_gqa=False, Tensor? seqused_k=None, Tensor? block_table=None, SymInt? num_splits=None) -> Tensor"),
 }
-"""Operators of torch that not every version has, and that have a formula."""
+"""Operators of torch that have a formula but are not in every version."""
 NOT_IN_EVERY_TORCH = frozenset({
     "_foreach_clone", "_foreach_powsum", "_philox_key_split", "_philox_normal", "_philox_uniform",
     "_upsample_lanczos2d_aa", "_use_miopen_ctc_loss", "all_gather_copy_in", "chunk_cat", "chunk_cat_mixed_dtype",
     "hash_tensor", "linalg__powsum", "miopen_ctc_loss", "numel",
 })
-"""Further names of which the kind is known."""
+"""Further operators of known kind that are not in every version."""
 needs_grouped_product = pytest.mark.skipif(
     not has_grouped_product_on_cpu(), reason="this torch has no grouped matrix product for the CPU")
 LOADED_LATER = ("torch_attn", "symm_mem", "inductor", "sparse")
-"""Namespaces of torch itself that a module defines when it is imported."""
+"""Namespaces of torch that are defined only when certain modules are imported."""
 
 _libraries = []
 
 
 @cache
 def define_libraries() -> None:
-    """Defines the operators of libraries that are not installed, and of other versions of torch, without kernels."""
+    """Defines missing operators of libraries and of other versions of torch, without kernels."""
     import torch.distributed._symmetric_memory
 
-    with suppress(ImportError):  # a torch that has no such module
+    with suppress(ImportError):  # some versions of torch do not have the module
         import torch.nn.attention.varlen
     for space, schemas in (*SCHEMAS.items(), *OTHER_VERSIONS.items()):
         library = torch.library.Library(space, "FRAGMENT")
@@ -156,7 +156,7 @@ def define_libraries() -> None:
 
 
 def operator(name: str):
-    """The first overload of an operator that computes a new tensor, by its qualified name."""
+    """Returns the first overload of an operator that returns a new tensor, by its qualified name."""
     define_libraries()
     space, bare = name.split("::")
     if space == "higher_order":
@@ -167,7 +167,7 @@ def operator(name: str):
 
 
 def takes(name: str, argument: str) -> bool:
-    """True if the operator has such an argument in this torch."""
+    """Returns whether the operator has this argument in this version of torch."""
     return any(known.name == argument for known in operator(name)._schema.arguments)
 
 
@@ -176,7 +176,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def cost(name: str, output: object = None, /, **given: object) -> Cost:
-    """Cost of a call that is not made; every name given must be in the schema of the operator."""
+    """Returns the cost of a call without making it; all given names must be in the schema of the operator."""
     func = operator(name)
     known = {argument.name for argument in func._schema.arguments}
     assert set(given) <= known, (name, set(given) - known)
@@ -185,7 +185,7 @@ def cost(name: str, output: object = None, /, **given: object) -> Cost:
 
 @cache
 def meta_takes_grouped_floats() -> bool:
-    """True where grouped products run on meta in float32, as they do from torch 2.15 on."""
+    """Returns whether grouped products run on meta in float32, as from torch 2.15 on."""
     try:
         torch._grouped_mm(meta(6, 8), meta(3, 8, 16), offs=meta(3, dtype=torch.int32))
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What macOS and Windows lack of Python's library, by the stubs that mypy brings, and a Python that lacks it."""
+"""Finds what macOS and Windows lack of Python's library, from mypy's stubs, and makes a Python lack it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from types import SimpleNamespace
 POSIX = ("resource", "fcntl", "pwd", "grp", "termios", "pty", "tty", "syslog", "readline", "curses")
 """Modules that Windows lacks."""
 MODULES = ("os", "signal", "select", "socket", "errno", "time", "mmap", "shutil", "threading", "subprocess", "tempfile")
-"""Modules of which a system may lack a part."""
+"""Modules that a system may have only in part."""
 PRETENDED = Path(__file__).with_name("pretended")
-"""The folder on whose account a Python pretends to be elsewhere."""
+"""Folder on PYTHONPATH that makes a Python pretend to run on another system."""
 
 
 @dataclass(frozen=True)
 class Pretended:
-    """A system as `pretended/sitecustomize.py` reads it."""
+    """What a system lacks, as read by `pretended/sitecustomize.py`."""
 
     platform: str
     modules: tuple[str, ...]
@@ -31,7 +31,7 @@ class Pretended:
 
 @cache
 def pretended(platform: str) -> Pretended:
-    """What a system lacks: darwin or win32."""
+    """Returns what a system (darwin or win32) lacks."""
     lacks = {name: sorted(_names_in(name, "linux") - _names_in(name, platform)) for name in MODULES}
     return Pretended(platform, POSIX if platform == "win32" else (), lacks)
 
@@ -60,7 +60,8 @@ def _names(body: list[ast.stmt], where: dict[str, object]) -> Iterator[str]:
 
 
 def environ_of(platform: str, folder: Path) -> dict[str, str]:
-    """Variables with which a Python, and those that it starts, are on that system; what it lacks goes to a folder."""
+    """Returns environment variables that make a Python and its children pretend to run on a system; `folder` gets a
+    file with what it lacks."""
     file = folder / f"{platform}.json"
     file.write_text(json.dumps(asdict(pretended(platform))))
     return {"PRETENDED": str(file), "PYTHONPATH": str(PRETENDED)}

@@ -1,4 +1,4 @@
-"""Commands in pages of the documentation, and the lines that they are said to print."""
+"""Extracts commands and their shown output from pages of the documentation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 VALUE = r"[\d,]+(?:\.\d+)?(?: (?:[KMGT]?FLOP/s|[kKMGT]?B|[KMGT]|[num]?s)\b)?"
 BARS = r"[.~A]+"
 VARIES = re.compile(rf"(?P<axis>\|0 .*)|(?P<bars>[.~A]{{5,}})|(?<![\w.])(?<!Rank ){VALUE}")
-"""What differs from run to run: the axis and the bars of a drawing, numbers with their units; no number in a name."""
+"""Matches what differs between runs: axis and bars of a drawing, numbers with their units, but not numbers in names."""
 
 
 class Shown(NamedTuple):
-    """A command with the lines of its output that a page shows."""
+    """A command, and the lines of its output that a page shows."""
 
     command: str
     lines: list[str]
 
 
 def consoles(page: str) -> Iterator[Shown]:
-    """Commands behind `$` in the blocks of a page that are marked `console`, in their order."""
+    """Yields the commands after `$` in the `console` blocks of a page, in order."""
     for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *lines = part.splitlines()
@@ -31,7 +31,7 @@ def consoles(page: str) -> Iterator[Shown]:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Arguments of each `distprof` in blocks, and in code within lines."""
+    """Yields the arguments of each `distprof` command in blocks and in inline code."""
     text = page.read_text()
     blocks = re.findall(r"^(?: {4,}|\$ )(?:[A-Z_]+=\S+ )*distprof ([a-z].*)", text, re.MULTILINE)
     for line in [*blocks, *re.findall(r"`distprof ([a-z][^`]*)`", text)]:
@@ -40,10 +40,10 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def differences(shown: list[str], printed: str) -> list[str]:
-    """Lines of a page that the output has not, in their order; numbers and the widths of columns may differ.
+    """Returns the lines of a page that are missing in the output; numbers and column widths may differ, order may not.
 
-    `...` as a line stands for any lines, at an end of a line for the rest of it. What is equal on all ranks was
-    counted, and has to be the same.
+    A line `...` stands for any lines; `...` at either end of a line stands for the rest of it. Lines with "all equal"
+    show counts and must be identical.
     """
     left, missing = [" ".join(line.split()) for line in printed.splitlines()], []
     for line in (line for line in shown if line.strip() != "..."):
@@ -62,7 +62,7 @@ def _pattern(line: str) -> re.Pattern[str]:
     if "all equal" in line:
         return re.compile(before + re.escape(line) + after)
     if line.startswith("Rank 2 delays"):
-        return re.compile(r"Rank 2 delays .*")      # why, takes one line or two
+        return re.compile(r"Rank 2 delays .*")      # the reason takes one line or two
     parts, end = [], 0
     for found in VARIES.finditer(line):
         varying = r"\|0.*" if found["axis"] else BARS if found["bars"] else VALUE

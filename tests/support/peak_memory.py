@@ -1,4 +1,4 @@
-"""The memory that commands of distprof take."""
+"""Measures the memory of distprof commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ process.returncode = os.waitstatus_to_exitcode(status)
 print(usage.ru_maxrss)
 sys.exit(process.returncode)
 """
-"""A small process: what is measured counts a fork of the one that starts it, and pytest is large."""
+"""Runs in a small process: ru_maxrss includes a fork of the process that starts the command, and pytest is large."""
 
 
 def peak_bytes(*words: object) -> int:
-    """The largest resident set of a command."""
+    """Returns the peak resident set size of a command in bytes."""
     done = subprocess.run([sys.executable, "-c", MEASURE, *map(str, words)], stdout=subprocess.PIPE, check=True,
                           env=clean_environ())
     return int(done.stdout) * 1024

@@ -1,4 +1,4 @@
-"""Small models with the module trees and operators that make FLOP counters stumble."""
+"""Small models with module trees and operators that FLOP counters often get wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = torch.randn(4, 6)
 
 
 class Rung(nn.Module):
-    """Mixes the steps of a series with a depthwise convolution, then its features, and adds that."""
+    """A residual block: a depthwise convolution over the steps of a series, then a linear layer over its features."""
 
     def __init__(self, features: int, kernel: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Routes(nn.Module):
 
 
 class Halving(nn.Module):
-    """Merges neighbours and calls itself with the rest until one is left."""
+    """Merges neighbours and calls itself recursively until one is left."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Denoiser(nn.Module):
 
 
 class Onion(nn.Module):
-    """A module inside layers that do nothing else: a table shows them as one row."""
+    """A module nested in layers that only call it; a table shows them as one row."""
 
     def __init__(self, core: nn.Module, layers: int = 1) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Onion(nn.Module):
 
 
 class TwoHeads(nn.Module):
-    """A convolution, pooling and two results."""
+    """A convolution, pooling and two outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class TwoHeads(nn.Module):
 
 
 class Imaging(nn.Module):
-    """Convolutions, every norm, resampling and every kind of product."""
+    """Convolutions, all kinds of norms, resampling and all kinds of products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,4 +207,4 @@ NETS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
     "GRUCell": (lambda: Onion(nn.GRUCell(6, 5)), ROWS),
     "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(2, 3, 8)),
 }
-"""Name -> how the model is made, and its input."""
+"""Name -> function that creates the model, and its input."""

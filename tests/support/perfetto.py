@@ -1,4 +1,4 @@
-"""Asks the real Perfetto trace processor about a trace, in SQL; also what it could not import."""
+"""Queries a trace with the real Perfetto trace processor in SQL, and gets its import errors."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ ARROWS = """select so.name as source, si.name as target from flow join slice so 
 
 @dataclass(frozen=True)
 class Answer:
-    """What Perfetto says of a trace."""
+    """Perfetto's results for a trace."""
 
     import_errors: list[str]
     results: list[list[dict]]
 
 
 class Engine:
-    """A Perfetto in a process of its own; it takes one trace after another, which saves starting it a second each."""
+    """A Perfetto process that loads one trace after another, which saves a second of startup per trace."""
 
     def __init__(self) -> None:
         environ = {"PERFETTO_WASM_DIR": str(_engine_folder()), "PATH": "/usr/bin:/bin"}
@@ -54,7 +54,7 @@ class Engine:
                                          env=environ)
 
     def ask(self, trace: Path, queries: tuple[str, ...]) -> dict:
-        """`{"import_errors": [...], "results": [...]}`; after 600 seconds the engine is killed."""
+        """Returns `{"import_errors": [...], "results": [...]}`; the engine is killed after 600 seconds."""
         guard = threading.Timer(600, self._process.kill)
         guard.start()
         try:
@@ -99,7 +99,7 @@ def ask(trace: Path, *queries: str) -> Answer:
 
 
 def load_seconds(trace: Path) -> float:
-    """Processor time that the engine takes to load a trace."""
+    """Returns the processor seconds that the engine needs to load a trace."""
     place = Path(f"/proc/{_engine()._process.pid}/stat")
 
     def used() -> float:

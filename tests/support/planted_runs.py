@@ -1,4 +1,4 @@
-"""Runs in each of which one thing is wrong, or nothing, and what is to be said of it: `distprof mcp` is asked."""
+"""Runs with one planted fault, or none, and what `distprof mcp` should report about them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from support.watched_ranks import make_run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What was planted, and has to be said of it; nothing else may be."""
+    """The planted fault, which must be reported, and nothing else."""
 
     kind: str
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] | None = None
     phase: str | None = None
     phase_may_be_unknown: bool = False
-    """Where neither phases nor modules tell."""
+    """Whether the phase may be unknown, because neither phases nor modules show it."""
     module: str | None = None
     since_step: int | None = None
     within: int = 20
-    """Steps by which that may be wrong."""
+    """Tolerance of `since_step` in steps."""
 
 
 Writes = Callable[[Path], object]
 
 
 def watched(run: Path, job: Job) -> Path:
-    """The run directory of a made-up job, with what its watch found."""
+    """Writes the run directory of a simulated job with the findings of its watch."""
     seen = watch_live(job)
     seen.watch.state(BEGAN_NS + int(seen.step_ends_ns[-1]), run_id="made-up", running=True)
     state = seen.watch.state(time.time_ns(), run_id="made-up", running=False)
@@ -49,7 +49,7 @@ def watched(run: Path, job: Job) -> Path:
 
 
 def recorded(run: Path, *plants: Plant, seed: int = 3) -> Path:
-    """One of a job of 8 ranks whose steps were recorded, simulated."""
+    """Writes the run directory of a simulated job of 8 ranks with recorded steps."""
     case = random_case(seed, (8, 8), "ddp")
     clean = changed(case.recorder, clock_error_ns={}, clock_off_ns={}, late_end_ns=0, records_waits=True,
                     hides_waits=frozenset(), misses_waits=frozenset())
@@ -67,7 +67,7 @@ def _job(num_steps: int, *troubles: Trouble, **fields: object) -> Writes:
 
 
 def _looked_closer(run: Path) -> None:
-    """A rank became slow, and the watch had some steps recorded then."""
+    """Writes a run in which a rank became slow, and the watch then recorded some steps."""
     watched(run, Job(num_steps=3000, world=8, load=0.003, seed=5,
                      troubles=(Trouble(ranks=(5,), onset=1400, extra_ns=2 * MS, phase="forward"),)))
     recorded(window_folder(run, 1), Plant(5, "forward", "layers.1", 20 * MS))

@@ -1,4 +1,4 @@
-"""Ports for servers and jobs that start later."""
+"""Reserves ports for servers and jobs that start later."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 A_WORKER = 1500
-"""Ports that a worker of pytest has for itself."""
+"""Number of ports reserved for each pytest worker."""
 WORKERS = 16
 _given = set[int]()
 
 
 def free_port() -> int:
-    """One that nobody gets until it is used: below those that the kernel hands out to connections and to port 0.
+    """Returns a free port below the range from which the kernel assigns ports, so that it stays free until it is used.
 
-    No number is given twice.
+    Never returns the same port twice.
 
     Raises:
-        OSError: All are taken.
+        OSError: All ports are in use.
     """
     first = int(RANGE.read_text().split()[0]) if RANGE.exists() else 32768
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])

@@ -1,4 +1,4 @@
-"""GPUs that never were: a library that stands in for the one of NVIDIA's driver, asked in a process of its own."""
+"""Simulates GPUs: a library that replaces that of NVIDIA's driver, used in a separate process."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ for now, lines in enumerate(map(json.loads, sys.stdin)):
 
 
 def asked(folder: Path, seconds: list[str]) -> list[str]:
-    """What is read of two GPUs.
+    """Returns the readings of two GPUs.
 
     Args:
-        folder: Where the library is built.
-        seconds: What the driver says in each second, as JSON: by GPU, then by name.
+        folder: Folder in which the library is built.
+        seconds: Values of the driver in each second as JSON: GPU -> name -> value.
 
     Returns:
-        Columns in each second, as JSON.
+        Columns in each second as JSON.
     """
     pytest.importorskip("pynvml")
     compiler = shutil.which(os.environ.get("CC", "cc"))

@@ -1,23 +1,25 @@
-"""Processes that tests start: which of them are jobs, and which are still there."""
+"""Processes that tests start: which of them are jobs, and which still run; limits of this process."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SCRIPTS = str(Path(__file__).parents[1] / "scripts")
 PR_SET_CHILD_SUBREAPER = 36
 LOOKS = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "LANGUAGE")
-"""Of a terminal and its user."""
+"""Environment variables of a terminal and its user."""
 LEFT = ("LC_", "DISTPROF_", "TORCHELASTIC_", "PET_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_", "ACCELERATE_")
-"""Of a locale, torchrun, srun, mpirun and accelerate."""
+"""Prefixes of environment variables of locales, distprof, torchrun, srun, mpirun and accelerate."""
 
 
 def clean_environ() -> dict[str, str]:
-    """The environment without what a launcher, an earlier run, a test worker (a terminal's size) or a user left."""
+    """Returns the environment without variables of launchers, earlier runs, test workers (terminal size) and users."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", *LOOKS)
     kept = {name: value for name, value in os.environ.items()
             if name not in names and not name.startswith(LEFT)}
@@ -25,19 +27,19 @@ def clean_environ() -> dict[str, str]:
 
 
 def is_job(command: Iterable[object]) -> bool:
-    """Whether a command line is `distprof` with a command, torchrun, or one of tests/scripts."""
+    """Returns whether a command line is `distprof` with a command, torchrun, or a script of tests/scripts."""
     words = [str(word) for word in command]
     return ("torch.distributed.run" in words or any(word.startswith(SCRIPTS) for word in words)
             or words[1:3] == ["-m", "distprof"])
 
 
 def adopt_orphans() -> None:
-    """Children of children that lost their parent become ours, so that `children` finds them."""
+    """Makes orphaned descendants children of this process, so that `children` finds them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> dict[int, str]:
-    """Command lines of the running children of this process; one that has ended has none."""
+    """Returns pid -> command line of the running children of this process, without zombies."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         try:
@@ -55,7 +57,7 @@ def children() -> dict[int, str]:
 
 
 def left_after(seconds: float, before: Iterable[int]) -> list[str]:
-    """Command lines of children that were not there before and do not end by themselves."""
+    """Returns command lines of new children that still run after at most `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         left = [line for child, line in children().items()
@@ -63,3 +65,14 @@ def left_after(seconds: float, before: Iterable[int]) -> list[str]:
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.1)
+
+
+@contextmanager
+def files_no_larger_than(num_bytes: int) -> Iterator[None]:
+    """Limits the size of files that this process writes in the block, to simulate a full disk: setrlimit(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,4 +1,4 @@
-"""Products and convolutions of every kind, with their multiply-accumulates by hand."""
+"""Products and convolutions of all kinds, with their multiply-accumulates counted by hand."""
 
 from __future__ import annotations
 

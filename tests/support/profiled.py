@@ -1,4 +1,4 @@
-"""The products that torch's own profiler sees, inside kernels too, as an independent count of multiply-accumulates."""
+"""Counts multiply-accumulates independently, from the products that torch's own profiler sees, also inside kernels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.profiler import ProfilerActivity, profile
 MATRICES = {"mm": 0, "bmm": 0, "addmm": 1, "addmm_": 1, "baddbmm": 1, "baddbmm_": 1, "addbmm": 1, "addbmm_": 1}
 """Operator -> position of the first of its two factors; the second follows."""
 VECTORS = {"mv": 0, "dot": 0, "vdot": 0, "addmv": 1, "addmv_": 1}
-"""Operator -> position of the factor of which each element is multiplied once."""
+"""Operator -> position of the factor whose elements are each multiplied once."""
 
 
 def profiled_macs(function: Callable[[], Any]) -> int:
-    """Multiply-accumulates of products of matrices and vectors that run in a call, by their shapes."""
+    """Returns the multiply-accumulates of all matrix and vector products in a call, from their shapes."""
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
         function()
     roots = [event for event in found.events() if event.cpu_parent is None]
@@ -24,7 +24,7 @@ def profiled_macs(function: Callable[[], Any]) -> int:
 
 
 def profiled_calls(function: Callable[[], Any], names: Callable[[str], bool]) -> Counter[str]:
-    """Calls of operators of which `names` is true, those inside another of them left out."""
+    """Returns the number of calls of operators for which `names` is true, without calls nested in another of them."""
     with profile(activities=[ProfilerActivity.CPU]) as found:
         function()
     roots = [event for event in found.events() if event.cpu_parent is None]

@@ -11,7 +11,7 @@ BASE = "bert-base-uncased"
 
 
 class BertForSequenceClassification(transformers.BertForSequenceClassification):
-    """The model of a name, whose default configuration is that of bert-base-uncased."""
+    """The model with the default configuration, which is that of bert-base-uncased."""
 
     @classmethod
     def from_pretrained(cls, name: str) -> Any:
@@ -20,7 +20,7 @@ class BertForSequenceClassification(transformers.BertForSequenceClassification):
 
 
 class BertTokenizer(transformers.BertTokenizer):
-    """Its tokenizer, which knows special tokens only."""
+    """A tokenizer that knows only special tokens."""
 
     @classmethod
     def from_pretrained(cls, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Makes up run directories whose traces a test wrote, and merges them."""
+"""Creates run directories from traces of a test, and merges them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Trace = list[dict] | dict | str | bytes
 
 
 def text_of(trace: Trace) -> bytes:
-    """What a rank's file holds, decompressed."""
+    """Returns the decompressed content of a rank's file."""
     if isinstance(trace, list):
         trace = {"traceEvents": trace}
     if isinstance(trace, dict):
@@ -34,12 +34,12 @@ def text_of(trace: Trace) -> bytes:
 
 
 def slice_of(name: str, ts: Any, dur: Any, *, pid: Any = 7, tid: Any = 7, **more: Any) -> dict:
-    """A complete event."""
+    """Returns a complete event."""
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, **more}
 
 
 def write_run(path: Path, *traces: Trace) -> Path:
-    """A run directory as recording leaves it, with nothing in it but the timeline of each rank."""
+    """Writes a run directory with nothing but the timeline of each rank."""
     for rank, trace in enumerate(traces):
         folder = path / f"rank{rank:05d}"
         folder.mkdir(parents=True)
@@ -63,7 +63,7 @@ class Merged:
         return self.whole["traceEvents"]
 
     def of(self, rank: int, phases: str = "") -> list[dict]:
-        """Events of a rank that are no metadata, in the order of the file; only these phases, if any are given."""
+        """Returns the events of a rank without metadata, in file order; only those of `phases`, if given."""
         pids = {event["pid"] for event in self.events if event.get("name") == "process_name"
                 and event["args"]["name"].startswith(f"rank {rank} |")}
         return [event for event in self.events
@@ -71,7 +71,7 @@ class Merged:
 
 
 def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> Merged:
-    """Merges ranks that a test wrote, in a folder of the test."""
+    """Merges traces of a test in a folder."""
     run, out = folder / "run", folder / "merged"
     for path in (run, out):
         shutil.rmtree(path, ignore_errors=True)
@@ -84,12 +84,12 @@ def merge(folder: Path, *traces: Trace, options: MergeOptions = EVERYTHING) -> M
 
 
 def files(run: Path) -> Sequence[Path]:
-    """The traces of the ranks."""
+    """Returns the paths of the traces of ranks."""
     return sorted(run.glob(f"rank?????/{TRACE_JSON}"))
 
 
 def strict(text: bytes) -> Any:
-    """Parses what every JSON parser takes: UTF-8, no NaN."""
+    """Parses strict JSON: UTF-8, no NaN."""
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 

@@ -1,4 +1,4 @@
-"""Every command that reads runs, with a run that has something for it."""
+"""All commands that read runs, with arguments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 RECORDING = frozenset(("run", "bench", "count", "profile", "reconcile", "demo", "selftest"))
 """Commands that need torch."""
 APART = frozenset(("view", "split", "upload", "doctor", "watch", "trigger", "mcp"))
-"""Those that talk to a browser, an agent, a running job or a storage, that read no run, and the one that looks at this
-machine."""
+"""Other commands: those that talk to a browser, an agent, a running job or a storage, those that read no run, and
+`doctor`."""
 
 
 def reading_commands(run: Path, other: Path, out: Path) -> list[list[str]]:
-    """Words of each; `run` has every pass, and what is written goes to `out`."""
+    """Returns the arguments of each command; `run` must have all passes, and output goes to `out`."""
     return [[*map(str, words)] for words in (
         ("merge", "--force", run), ("merge", "--force", other), ("stats", run), ("stats", "--json", run),
         ("stats", "--modules", run), ("comms", run), ("comms", "--json", other), ("ops", run),

@@ -1,4 +1,4 @@
-"""Records a small training loop in the process of the test, and reads the tables it leaves."""
+"""Records a small training loop in the process of the test, and reads its tables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Recorded:
         return {row["module_path"]: row for row in self.table("modules").to_dicts()}
 
     def flops(self, phase: str) -> dict[str | None, int]:
-        """FLOPs by module path, submodules apart."""
+        """Returns module path -> FLOPs, without submodules."""
         rows = self.table("ops").filter((pl.col("phase") == phase) & (pl.col("flops") > 0))
         return dict(rows.group_by("module_path").agg(pl.col("flops").sum()).iter_rows())
 
 
 def train(run: Path, model: torch.nn.Module, make_input: Callable[[], torch.Tensor], *,
           steps: str = "wait=1,count=1,time=1,trace=1", num_steps: int = 4) -> Recorded:
-    """Records plain SGD on the sum of squares of what the model returns."""
+    """Records plain SGD on the sum of squares of the model's output."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with distprof.record(run, steps=steps):
         for _ in range(num_steps):

@@ -1,4 +1,4 @@
-"""Jobs that many tests look at, each recorded once however many workers share the tests."""
+"""Jobs that many tests use, each recorded only once for all test workers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tempfile import mkdtemp
 
 
 class Recordings:
-    """Folders that all workers of one test run share, and a copy for each user, which may merge it anew."""
+    """Folders shared by all workers of a test run; each user gets a copy, which it may merge again."""
 
     def __init__(self, shared: Path, own: Path) -> None:
         self.shared, self.own = shared, own
 
     def get(self, name: str, record: Callable[[Path], object]) -> Path:
-        """Path of a copy; `record(path)` is called by the first worker that asks, the others wait."""
+        """Returns the path of a copy; the first worker that needs it calls `record(path)`, the others wait."""
         folder = self.shared / f"recorded-{name}"
         with (self.shared / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -25,5 +25,5 @@ class Recordings:
                 folder.mkdir()
                 record(folder / "run")
                 (folder / "done").touch()
-        own = Path(mkdtemp(dir=self.own)) / name  # a fixture that is made again gets a new one
+        own = Path(mkdtemp(dir=self.own)) / name  # a new copy for each instance of a fixture
         return Path(shutil.copytree(folder / "run", own / "run", symlinks=True))

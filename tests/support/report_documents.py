@@ -1,4 +1,4 @@
-"""Report documents made by hand: a job of two ranks of which the second is late."""
+"""Hand-made report documents: a job of two ranks, the second of which is late."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ SECTIONS = (
 
 
 def document() -> dict[str, Any]:
-    """A document with something in every section."""
+    """Returns a document with data in every section."""
     made: dict[str, Any] = json.loads(DOCUMENT.read_text())
     return made
 
 
 def bare_document() -> dict[str, Any]:
-    """A document of which nothing is known but its ranks; two sections say why they are not there."""
+    """Returns a document without data except its ranks; two sections have reasons why they are absent."""
     absent = {"step_parts": "no steps were recorded", "modules": "no modules were recorded"}
     return document() | dict.fromkeys(SECTIONS) | {"absent": absent, "findings": []}
 
 
 def with_names(value: Any, name: str) -> Any:
-    """The document with every name that comes from outside replaced."""
+    """Returns the document with all external names replaced."""
     kept = {"source", "parts", "section", "severity", "columns", "pass", "method", "kind"}
     if isinstance(value, dict):
         return {key: each if key in kept else with_names(each, name) for key, each in value.items()}
@@ -57,7 +57,7 @@ def with_names(value: Any, name: str) -> Any:
 
 
 def numbers(value: Any) -> Iterator[float]:
-    """All numbers in a document."""
+    """Yields all numbers in a document."""
     if isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from numbers(each)
@@ -66,7 +66,7 @@ def numbers(value: Any) -> Iterator[float]:
 
 
 def differences(document: dict[str, Any]) -> set[float]:
-    """Waiting and moving of collectives: from the arrival to the last arrival, and from that to the end."""
+    """Returns waiting and transfer times of collectives: arrival to last arrival, and last arrival to end."""
     parts = [step["parts"] for step in document["collectives"]["steps"]]
     pairs = [(part[start][row], part[end][row]) for part in parts
              for start, end in (("arrival_ns", "full_ns"), ("full_ns", "end_ns")) for row in range(len(part["call"]))]
@@ -74,6 +74,6 @@ def differences(document: dict[str, Any]) -> set[float]:
 
 
 def in_units(document: dict[str, Any]) -> set[float]:
-    """Numbers of the picture of the whole job, which are kept in units."""
+    """Returns the numbers of the picture of the whole job, which are stored in units, in ns."""
     job = document.get("whole_job") or {}
     return {value * job["unit_ns"] for value in numbers(job)} if job else set()

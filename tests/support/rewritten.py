@@ -1,4 +1,4 @@
-"""Test files whose assertions are rewritten once, not in every worker: half a minute of each in a fresh clone."""
+"""Rewrites assertions of test files once, not in every worker: saves half a minute in each, in a fresh clone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from _pytest.assertion import rewrite  # pytest has no public way to write such 
 
 
 def share(config: pytest.Config, tests: Path) -> None:
-    """Rewrites this worker's part of the test files; each reads the others' parts when it collects tests."""
+    """Rewrites this worker's share of the test files; when it collects tests, it reads the shares of the others."""
     if sys.dont_write_bytecode:
         return
     number, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]

@@ -1,4 +1,4 @@
-"""A server of S3 in a process of its own, on this machine alone."""
+"""An S3 server in its own process, reachable only from this machine."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS
 
 @dataclass(frozen=True)
 class S3Server:
-    """A server that runs."""
+    """A running server."""
 
     address: str
-    """Like http://127.0.0.1:5000."""
+    """URL like http://127.0.0.1:5000."""
 
     def environ(self, address: str | None = None) -> dict[str, str]:
-        """What has a client talk to it, or to what stands before it."""
+        """Returns environment variables that make a client use this server, or a proxy at `address`."""
         return {**KEYS, "AWS_ENDPOINT_URL": address or self.address}
 
     def client(self) -> Any:
-        """Of boto3, which is not what distprof reads by."""
+        """Returns a boto3 client, which distprof itself does not use."""
         return _client(self.address)
 
     def reset(self) -> None:
-        """Forgets all buckets."""
+        """Removes all buckets."""
         urlopen(Request(f"{self.address}/moto-api/reset", method="POST"), timeout=PATIENCE_S).close()
 
     def bucket(self, name: str) -> str:
-        """A new bucket; its URL."""
+        """Creates a bucket and returns its URL."""
         self.client().create_bucket(Bucket=name)
         return f"s3://{name}"
 
     def put(self, folder: Path, url: str) -> str:
-        """Uploads a folder or a file; the URL of it."""
+        """Uploads a folder or a file and returns its URL."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         for file in [folder] if folder.is_file() else sorted(folder.rglob("*")):
             if file.is_file():
@@ -68,7 +68,7 @@ class S3Server:
         return url
 
     def objects(self, url: str) -> dict[str, int]:
-        """Key below a URL -> size."""
+        """Returns key relative to a URL -> size in bytes."""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         return {one["Key"].removeprefix(prefix).removeprefix("/"): one["Size"]
@@ -85,7 +85,7 @@ def _client(address: str) -> Any:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Starts one; it ends behind the block."""
+    """Starts a server that ends after the block."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True,
                           env=clean_environ()) as process:
         try:
@@ -109,7 +109,7 @@ def _wait_for(address: str) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, server: S3Server, address: str | None = None) -> None:
-    """Has this process talk to a server."""
+    """Makes this process use a server."""
     from distprof.storage.kinds.schemes import forget_clients
     from distprof.storage.listing import LISTINGS
 

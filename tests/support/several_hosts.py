@@ -1,4 +1,4 @@
-"""Several hosts on one machine: network namespaces on a switch, each with a host name and a clock of its own."""
+"""Simulates several hosts on one machine: network namespaces on a switch, each with its own host name and clock."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class Host:
     name: str
     address: str
     holder: int
-    """A process that keeps the namespaces alive."""
+    """Id of a process that keeps the namespaces alive."""
     ahead_s: float
-    """How far its clock is ahead of the true one."""
+    """Seconds by which its clock is ahead of the true time."""
 
     def command(self, *words: object) -> list[str]:
-        """A command line that runs there."""
+        """Returns a command line that runs a command on the host."""
         return ["nsenter", "-t", str(self.holder), "-n", "-u", *map(str, words)]
 
     def environ(self) -> dict[str, str]:
-        """Its network and clock; a clock that is never set stays true, as on a host whose wall clock is wrong."""
+        """Returns environment variables for its network and wall clock; the monotonic clock stays correct."""
         paths = (str(Path(__file__).parent / "on_faked_clock"), os.environ.get("PYTHONPATH"))
         clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{self.ahead_s:+f}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
                  "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         return {"GLOO_SOCKET_IFNAME": "cable", **(clock if self.ahead_s else {})}
 
     def start(self, *words: object, real: bool = False, **options: Any) -> subprocess.Popen[str]:
-        """Python with these words there; forked unless `real`, from a server on its clock if there is one."""
+        """Starts Python on the host; forked unless `real`, from a server with the same clock if there is one."""
         command, environ = [sys.executable, *map(str, words)], clean_environ() | self.environ()
         if real:
             return subprocess.Popen(self.command(*command), env=environ, text=True, **options)
@@ -53,7 +53,7 @@ class Host:
         return process
 
     def lose_power(self) -> None:
-        """Takes it off the network, and ends all that runs there without a word."""
+        """Disconnects the host from the network, and kills all its processes."""
         run(*self.command("ip", "link", "set", "cable", "down"))
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -62,7 +62,7 @@ class Host:
 
 
 def why_not() -> str | None:
-    """Why there can be no such hosts here; None where there can."""
+    """Returns why such hosts cannot be simulated here; None if they can."""
     missing = [name for name in ("ip", "unshare", "nsenter") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} not installed"
@@ -75,7 +75,7 @@ def why_not() -> str | None:
 
 @contextmanager
 def hosts_on_a_switch(*ahead_s: float) -> Iterator[list[Host]]:
-    """So many hosts that reach each other, with clocks ahead by so much; all of it is gone behind this."""
+    """Yields hosts that can reach each other, one per clock offset; removes them after the block."""
     holders = [subprocess.Popen(["unshare", "-n", "-u", "sleep", "3600"]) for _ in (*ahead_s, 0)]
     try:
         for holder in holders:
@@ -110,7 +110,7 @@ def _network(process: int | str) -> Path:
 
 
 def narrowed(one: Host, other: Host, rate: str) -> None:
-    """Gives a pair of hosts no more than that rate, like 100mbit, in both directions."""
+    """Limits the rate between two hosts, such as to 100mbit, in both directions."""
     for mine, theirs in ((one, other), (other, one)):
         for words in (("qdisc", "add", "dev", "cable", "root", "handle", "1:", "htb"),
                       ("class", "add", "dev", "cable", "parent", "1:", "classid", "1:9", "htb", "rate", rate, "burst",
@@ -121,14 +121,14 @@ def narrowed(one: Host, other: Host, rate: str) -> None:
 
 
 def widened(*hosts: Host) -> None:
-    """Takes that back."""
+    """Removes the limits of `narrowed`."""
     for host in hosts:
         run(*host.command("tc", "qdisc", "del", "dev", "cable", "root"))
 
 
 @contextmanager
 def delayed(one: Host, other: Host, seconds: float) -> Iterator[None]:
-    """Keeps each packet between two hosts for so long."""
+    """Delays each packet between two hosts."""
     relay = subprocess.Popen([sys.executable, Path(__file__).parent / "slow_relay.py", str(one.holder), one.address,
                               str(other.holder), other.address, str(seconds)], stdout=subprocess.PIPE)
     try:

@@ -1,4 +1,4 @@
-"""`distprof demo` as somebody types it who has no clone; recorded once for all tests that look at what it leaves."""
+"""Runs `distprof demo` as a user without a clone would; recorded once for all tests of its results."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ OTHERS = {"RANK": "1", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "MASTER_ADDR": "10.
           "PET_NNODES": "2", "PET_NO_PYTHON": "1", "TORCHELASTIC_RUN_ID": "other",
           "DISTPROF_OUT": "elsewhere", "DISTPROF_STEPS": "wait=1", "DISTPROF_TOPICS": "steps", "DISTPROF_TP": "2",
           "DISTPROF_RANKS": "0", "DISTPROF_DISABLE": "1"}
-"""What a job that was started in the same shell may have left."""
+"""Environment variables that another job in the same shell may have left."""
 PRINTED = "printed.json"
 
 
 def demo(folder: Path, *arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    """The command in a folder."""
+    """Runs the command in a folder."""
     return forked.run([*DEMO, *map(str, arguments)], cwd=folder, env=clean_environ() | environ, text=True,
                       capture_output=True, timeout=PATIENCE_S)
 
 
 def record(folder: Path) -> None:
-    """Runs it in a folder that is made, whatever another job left in the shell, and keeps what it prints."""
+    """Creates a folder, runs the command in it with `OTHERS` in the environment, and stores its output."""
     folder.mkdir()
     done = demo(folder, "--out", OUT, **OTHERS)
     (folder / PRINTED).write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
 
 
 def printed(folder: Path) -> subprocess.CompletedProcess[str]:
-    """What it printed."""
+    """Returns the stored output."""
     return subprocess.CompletedProcess(DEMO, *json.loads((folder / PRINTED).read_text()))

@@ -1,4 +1,4 @@
-"""Small models by name, how they are called, and what DeepSpeed's profiler or its drop-in reports for one."""
+"""Small models by name with their inputs, and the report of DeepSpeed's profiler or its drop-in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IMAGE = (1, 3, 64, 64)
 
 @dataclass
 class Case:
-    """A model and how it is called."""
+    """A model and its inputs."""
 
     make: Callable[[], nn.Module]
     args: tuple[Any, ...] = ()
@@ -36,7 +36,7 @@ class Case:
 
 
 class Sensors(nn.Module):
-    """Series of three sensors in, four logits and their probabilities out."""
+    """Takes series of three sensors; returns four logits and their probabilities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def decoder() -> nn.Module:
 IDS = torch.arange(32).reshape(2, 16)
 
 LARGE = ("bert", "convnext_tiny", "efficientnet_b0", "gpt2", "llama", "swin_t", "vit_b_16")
-"""Cases that take a second or more."""
+"""Cases that take at least a second."""
 CASES: dict[str, Case] = {
     "sensors": Case(Sensors, (torch.ones(4, 3, 22),)),
     "lstm": Case(lambda: nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), (torch.ones(2, 5, 3),)),
@@ -114,7 +114,7 @@ class Recurrent(nn.Module):
 
 
 class Calls(nn.Module):
-    """A module that does what a test says."""
+    """A module that calls a function of a test."""
 
     def __init__(self, function, **held) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Calls(nn.Module):
 
 
 def profile(library, case: Case, **settings):
-    """Totals, numbers by module and the report of one forward call."""
+    """Returns totals, numbers by module and the report of one forward call."""
     model = case.model()
     profiler = library.FlopsProfiler(model, **settings)
     profiler.start_profile()
@@ -153,7 +153,7 @@ def rand(*shape: int) -> torch.Tensor:
 
 
 def warned_of(function, *args, **kwargs):
-    """A call that torch warns of, for reasons that are not ours."""
+    """Calls a function and ignores torch's warnings, which distprof does not cause."""
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         return function(*args, **kwargs)

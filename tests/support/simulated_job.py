@@ -1,4 +1,4 @@
-"""Simulated jobs: each rank works and meets others as a test says, and a perfect recorder sees all of it."""
+"""Simulates jobs: ranks work and communicate as a test specifies, and a perfect recorder sees everything."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SCHEMA = {"rank": pl.Int64, "collective": pl.Int64, "step": pl.Int64, "group": p
 
 @dataclass
 class Job:
-    """Ranks that work and meet; every meeting blocks until all have come, and some time longer."""
+    """Ranks that work and meet in collectives; each blocks until all ranks have arrived, plus the transfer time."""
 
     num_ranks: int
     transfer_ns: int = 10
     samples: Mapping[int, int] = field(default_factory=dict)
     elements: Mapping[int, int] = field(default_factory=dict)
-    """Samples in a step, by rank."""
+    """Rank -> elements in a step; `samples`: rank -> samples in a step."""
     now: list[int] = field(default_factory=list)
     rows: list[dict] = field(default_factory=list)
     work: list[list[tuple[int, int, int]]] = field(default_factory=list)
@@ -40,9 +40,9 @@ class Job:
     step: int = 0
     num_meetings: int = 0
     windows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """Start and end of each step of each rank, by rank and step."""
+    """(rank, step) -> start and end."""
     ran: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
-    """How long each had a processor, and could have run without one; empty: the kernel does not tell."""
+    """(rank, step) -> time on a processor, and time in the run queue, in ns; empty: the kernel does not report it."""
     hosts: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Job:
         self._until(rank, self.now[rank] + ns)
 
     def runs(self, rank: int, what: Activity, ran_ns: int, queued_ns: int) -> None:
-        """Works, and waits for a processor meanwhile; the kernel tells."""
+        """Works, including time in the run queue, which the kernel reports."""
         ran, queued = self.ran.get((rank, self.step), (0, 0))
         self.ran[rank, self.step] = ran + ran_ns, queued + queued_ns
         self.works(rank, what, ran_ns + queued_ns)
@@ -72,7 +72,7 @@ class Job:
         self.num_meetings += 1
 
     def send(self, source: int, target: int) -> None:
-        """The sender goes on at once; the receiver when the message is there."""
+        """Sends a message: the sender continues at once, the receiver when the message has arrived."""
         sent, asked = self.now[source], self.now[target]
         for rank, op, start, end in ((source, "send", sent, sent + 1),
                                      (target, "recv", asked, max(sent, asked) + self.transfer_ns)):
@@ -89,7 +89,7 @@ class Job:
         self.now[rank] = end
 
     def culprits(self, *, timelines: bool = True) -> list[Culprit]:
-        """As the analysis of a run finds them."""
+        """Returns the culprits that the analysis of a run finds."""
         _, did = self._seen()
         found, *_ = judged(job_of(self._table(), did if timelines else {}, self._windows(first=0), self.activities),
                           self._windows(first=0), self.activities, steps=range(1, self.step + 1),
@@ -98,15 +98,15 @@ class Job:
         return found
 
     def processors(self) -> Processors:
-        """What ranks had of them."""
+        """Returns the processor times of ranks."""
         return Processors.of(self._windows(), self.hosts)
 
     def breakdown(self) -> pl.DataFrame:
-        """What each rank spent each step on."""
+        """Returns what each rank spent each step on."""
         return step_breakdown(self._windows(), *self._seen(), self.activities)
 
     def waited(self) -> dict[int, int]:
-        """All that each rank waited from step 1 on."""
+        """Returns rank -> total waiting time from step 1 on."""
         total = np.zeros(self.num_ranks, np.int64)
         for row in self.rows:
             if row["step"] and row["op"] == "all_reduce":

@@ -1,9 +1,9 @@
-"""A relay that keeps packets between two network namespaces for a while, where the kernel cannot (tc netem).
+"""A relay that delays packets between two network namespaces, for kernels without tc netem.
 
     slow_relay.py HOLDER ADDRESS HOLDER ADDRESS SECONDS
 
-Each namespace gets a device of its own (tun) and sends what goes to the other one's address there; the routes make that
-happen for open connections as well.
+Each namespace gets a tun device, and a route that sends packets for the other one's address there; this also affects
+open connections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI, CLONE_NEWNET = 0x400454CA, 0x0001, 0x1000, 0x4000
 
 
 def device(holder: str, own: str, other: str) -> int:
-    """A tun device in the network namespace of a process; what goes to `other` leaves there."""
+    """Creates a tun device in the network namespace of a process, which receives the packets for `other`."""
     with Path(f"/proc/{holder}/ns/net").open("rb") as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")

@@ -1,4 +1,4 @@
-"""A Slurm of one node in a folder, for `srun` and `sbatch`: no other Slurm of the machine is touched, or needed."""
+"""A Slurm cluster of one node in a folder, for `srun` and `sbatch`, independent of any other Slurm on the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.ports import free_port
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo", "squeue", "scancel")
 PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-"""Of users other than root it may lack the folders of daemons."""
+"""Includes the folders of daemons, which the PATH of users other than root may lack."""
 CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -50,7 +50,7 @@ PartitionName=all Nodes=localhost Default=YES OverSubscribe=FORCE:4
 
 
 def why_not() -> str:
-    """What is missing on this machine; '' where nothing is."""
+    """Returns what is missing on this machine; '' if nothing."""
     missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     if missing:
         return f"{', '.join(missing)}: not installed (Debian: slurm-wlm)"
@@ -59,7 +59,7 @@ def why_not() -> str:
 
 @contextmanager
 def slurm(folder: Path) -> Iterator[dict[str, str]]:
-    """Runs the two daemons; gives the environment in which `srun` finds them."""
+    """Runs the two daemons; yields environment variables with which `srun` finds them."""
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
@@ -74,7 +74,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
         _wait(lambda: _asked("sinfo", "-h", "-o", "%T", environ=environ) == "idle", folder)
         yield {"PATH": PATH, "SLURM_CONF": str(conf)}
     finally:
-        try:  # steps end by talking to both daemons
+        try:  # job steps need both daemons to end
             _asked("scancel", "--quiet", "--me", environ=environ)
             _wait(lambda: not _asked("squeue", "-h", environ=environ), folder)
         finally:

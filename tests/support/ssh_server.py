@@ -1,4 +1,4 @@
-"""OpenSSH's server in a folder, for whoever runs the tests: with keys and a home of its own, on this machine alone."""
+"""An OpenSSH server for the user who runs the tests, with its own keys and home, reachable only from this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Subsystem sftp internal-sftp{more}
 
 
 def why_not() -> str:
-    """What is missing on this machine; '' where nothing is."""
+    """Returns what is missing on this machine; '' if nothing."""
     if shutil.which("sshd", path=PATH) is None or shutil.which("ssh-keygen") is None:
         return "sshd: not installed (Debian: openssh-server)"
     if os.geteuid() == 0 and subprocess.run([*_before(), "true"], capture_output=True, check=False).returncode:
@@ -47,14 +47,14 @@ def why_not() -> str:
 
 
 def _before() -> Sequence[str]:
-    """For root sshd wants a folder in /run, which is made where only it sees it."""
+    """Returns a command prefix; for root, it creates a folder in /run that sshd needs, in a private mount namespace."""
     apart = 'mount -t tmpfs none /run && mkdir -m 755 /run/sshd && exec "$@"'
     return ("unshare", "--mount", "sh", "-c", apart, "--") if os.geteuid() == 0 else ()
 
 
 @dataclass
 class SshServer:
-    """A server that runs."""
+    """An SSH server and its process."""
 
     folder: Path
     port: int
@@ -62,20 +62,20 @@ class SshServer:
 
     @property
     def home(self) -> Path:
-        """Of a user whom the server lets in."""
+        """Home directory of a user with access to the server."""
         return self.folder / "home"
 
     @property
     def host(self) -> str:
-        """With the port, as in a URL."""
+        """User, host and port as in a URL."""
         return f"{pwd.getpwuid(os.geteuid()).pw_name}@127.0.0.1:{self.port}"
 
     def environ(self) -> dict[str, str]:
-        """What makes a client that user."""
+        """Returns environment variables that make a client that user."""
         return {"HOME": str(self.home), "SSH_AUTH_SOCK": ""}
 
     def start(self, *, more: str = "") -> None:
-        """Starts it, with options of the SFTP server."""
+        """Starts the server; `more` are options of the SFTP server."""
         conf = self.folder / "conf"
         conf.write_text(CONF.format(port=self.port, folder=self.folder, more=more and f" {more}"))
         command = [*_before(), shutil.which("sshd", path=PATH) or "sshd", "-D", "-E", self.folder / "log", "-f", conf]
@@ -88,14 +88,14 @@ class SshServer:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """With all connections."""
+        """Kills the server and all its connections."""
         if self.process is not None:
             _, *connections = tree = _tree(self.process.pid)
             for pid in reversed(tree):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
-            for pid in connections:  # they became ours, where tests adopt orphans
+            for pid in connections:  # they are children of this process, if tests adopt orphans
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
             self.process = None
@@ -103,7 +103,7 @@ class SshServer:
 
 @contextmanager
 def ssh_server(folder: Path, *, more: str = "") -> Iterator[SshServer]:
-    """Makes keys and starts one; it ends behind the block."""
+    """Creates keys and starts a server that ends after the block."""
     (folder / "home" / ".ssh").mkdir(parents=True)
     for key in (folder / "host_key", folder / "home" / ".ssh" / "id_ed25519"):
         make_key(key)
@@ -120,7 +120,7 @@ def ssh_server(folder: Path, *, more: str = "") -> Iterator[SshServer]:
 
 
 def make_key(file: Path) -> None:
-    """A new pair of keys, in the place of an earlier one."""
+    """Creates a new key pair; replaces an earlier one."""
     file.unlink(missing_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", file], check=True)
 
@@ -135,7 +135,7 @@ def _answers(port: int) -> bool:
 
 
 def _tree(pid: int) -> list[int]:
-    """A process and all below it: connections have processes of their own."""
+    """Returns a process and its descendants; each connection has its own processes."""
     try:
         children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir()
                     for child in (task / "children").read_text().split()]

@@ -1,4 +1,4 @@
-"""A model with as many layers as large ones have, all of them equal."""
+"""A model with as many layers as large models have, all of them equal."""
 
 from __future__ import annotations
 

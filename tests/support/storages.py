@@ -1,4 +1,4 @@
-"""Servers of all kinds of storage but S3, which has tests of its own, behind one interface."""
+"""Servers of all kinds of storage except S3, which has its own tests, with a common interface."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ OURS = ("AZURE_", "STORAGE_EMULATOR", "GOOGLE_", "SSH_")
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """A place for the objects of one test, on a server that runs."""
+    """A place for the objects of one test on a running server."""
 
     url: str
     environ: Mapping[str, str]
-    """Makes a process a client."""
+    """Environment variables that make a process a client."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The same for `filesystem`."""
+    """Options with which `filesystem` connects."""
     folder: Path | None = None
-    """Where it lies on this machine."""
+    """Local folder with the objects, if the server uses one."""
 
     def filesystem(self) -> Any:
-        """Of fsspec, apart from those of distprof, and not made as those are."""
+        """Returns an fsspec filesystem that is independent of those of distprof."""
         import fsspec
 
         if self.folder is not None:
@@ -43,7 +43,7 @@ class Storage:
         return f"{self.folder}{url.removeprefix(self.url)}" if self.folder is not None else url.partition("://")[2]
 
     def put(self, folder: Path, url: str) -> str:
-        """Has a folder there; the URL of it."""
+        """Uploads a folder and returns its URL."""
         there = self.filesystem()
         for file in sorted(folder.rglob("*")):
             if file.is_file():
@@ -54,7 +54,7 @@ class Storage:
         return url
 
     def objects(self, url: str) -> dict[str, bytes]:
-        """What follows a URL -> content."""
+        """Returns path relative to a URL -> content."""
         there, key = self.filesystem(), self._key(url)
         if not there.exists(key):
             return {}
@@ -62,7 +62,7 @@ class Storage:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> None:
-    """Makes this process a client."""
+    """Makes this process a client of a server."""
     from distprof.storage.kinds.schemes import forget_clients
     from distprof.storage.listing import LISTINGS
 
@@ -111,7 +111,7 @@ def _ssh(scheme: str) -> Callable[[Path], AbstractContextManager[Callable[[str],
 
 @dataclass(frozen=True)
 class Kind:
-    """What a test is repeated with."""
+    """A kind of storage with which tests are repeated."""
 
     started: Callable[[Path], AbstractContextManager[Callable[[str], Storage]]]
     why_not: Callable[[], str]

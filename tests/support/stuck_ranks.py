@@ -1,4 +1,4 @@
-"""What two ranks tell of which the first waits for the second."""
+"""The contents of stuck.json of two ranks, the first of which waits for the second."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGro
 
 
 def rank_stuck(rank: int, time_ns: int) -> Stuck:
-    """Rank 0 waits in an all_reduce that rank 1 never entered."""
+    """Returns the state of a rank; rank 0 waits in an all_reduce that rank 1 never entered."""
     waits = [StuckCollective(
         number=7, name="gloo:all_reduce", op="all_reduce", point_to_point=False, state="scheduled", completed=False,
         input_sizes=[[3]], input_dtypes=["Float"], output_sizes=[[3]], output_dtypes=["Float"],

@@ -1,4 +1,4 @@
-"""A terminal that a command runs on, and the screen that a user then sees."""
+"""Runs a command on a terminal, and emulates the screen that a user sees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS, COLUMNS = 24, 100
 
 
 class Screen:
-    """A screen with all that scrolled away."""
+    """A screen with its scrollback."""
 
     def __init__(self, rows: int = ROWS, columns: int = COLUMNS) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=100_000, ratio=0.5)
@@ -35,7 +35,7 @@ class Screen:
 
     @property
     def lines(self) -> list[str]:
-        """Of all that scrolled away and of the screen; without blank ones at the end."""
+        """Lines of scrollback and screen, without blank lines at the end."""
         gone = ["".join(line[column].data for column in range(self.screen.columns)) for line in self.screen.history.top]
         found = [line.rstrip() for line in (*gone, *self.screen.display)]
         while found and not found[-1]:
@@ -48,14 +48,14 @@ TAKES_IT = ("import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
 
 
 def on_terminal_of_its_own(*words: object, watch: Callable[[str], object] = str) -> tuple[int, str]:
-    """The command line in a session of its own, whose terminal is its standard input, output and error.
+    """Runs the command line in a new session with a terminal as its standard input, output and error.
 
     Args:
-        words: What follows `distprof`.
-        watch: Called with what was written by then, whenever there is more.
+        words: Arguments of `distprof`.
+        watch: Called with the whole output so far, whenever there is more.
 
     Returns:
-        Its exit code, and all that was written to the terminal.
+        The exit code, and all output to the terminal.
     """
     ours, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
@@ -74,5 +74,5 @@ def on_terminal_of_its_own(*words: object, watch: Callable[[str], object] = str)
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 1 << 16)
-    except OSError:  # EIO: nobody has it open any more
+    except OSError:  # EIO: no process has the terminal open any more
         return b""

@@ -1,4 +1,4 @@
-"""Modules that take known ticks of a clock, which nothing else moves, and the latencies found of them."""
+"""Modules that advance a simulated clock by known ticks, and their measured latencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distprof.timing.repetition import measure_latency
 
 
 class Clock:
-    """Stands still unless work moves it."""
+    """A clock that only simulated work advances."""
 
     resolves_at_once = True
 
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Cost(torch.autograd.Function):
-    """Takes `forward` and `backward` ticks of a clock."""
+    """Advances a clock by `forward` and `backward` ticks."""
 
     @staticmethod
     def forward(ctx, x, weight, clock, forward, backward):
@@ -41,17 +41,17 @@ class Cost(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        (_saved,) = ctx.saved_tensors  # repeats the forward call where it is checkpointed
+        (_saved,) = ctx.saved_tensors  # triggers recomputation if checkpointed
         ctx.clock.now += ctx.ticks
         return grad if ctx.needs[0] else None, grad.sum().reshape(1) if ctx.needs[1] else None, None, None, None
 
 
 class Worker(nn.Module):
-    """Costs what it says; its weight gets a gradient, so it has a backward even where its input needs none."""
+    """A module of known cost; its weight needs a gradient, so it has a backward even if its input needs none."""
 
     def __init__(self, clock: Clock, forward: int, backward: int) -> None:
         super().__init__()
-        self._clock, self.costs = weakref.ref(clock), (forward, backward)  # what a model holds is put back
+        self._clock, self.costs = weakref.ref(clock), (forward, backward)  # weak: state of a model is restored
         self.weight = nn.Parameter(torch.ones(1))
 
     @property
@@ -65,12 +65,12 @@ class Worker(nn.Module):
 
 
 class Tied(nn.Module):
-    """Calls one child several times in turn with work of its own between."""
+    """Calls a child several times, with own work after each call."""
 
     def __init__(self, child: nn.Module, own: nn.Module, times: int) -> None:
         super().__init__()
         self.child, self.times = child, times
-        self.own = [own]  # hidden from the tree of modules
+        self.own = [own]  # in a list to hide it from the module tree
 
     def forward(self, x):
         for _ in range(self.times):
@@ -79,7 +79,7 @@ class Tied(nn.Module):
 
 
 class Attention(nn.Module):
-    """q, k and v share one input; own work lies between them; v runs on a view, changed in place; weights go unused."""
+    """q, k and v share an input, with own work between them; v is changed in place by a view; weights are unused."""
 
     def __init__(self, q: nn.Module, k: nn.Module, v: nn.Module, own: nn.Module) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def selves(found: dict[str, Latency], *phases: str) -> dict[str, tuple]:
 
 
 def check_sums(found: dict[str, Latency]) -> None:
-    """Self times add up to the root, in each phase."""
+    """Checks that self times add up to the time of the root, in each phase."""
     for phase in ("fwd", "bwd", "recompute"):
         own = [getattr(latency, f"{phase}_self_ns") for latency in found.values()]
         assert sum(filter(None, own)) == (getattr(found[""], f"{phase}_ns") or 0)

@@ -1,4 +1,5 @@
-"""Chrome events as text, in any notation and layout and damaged, for hypothesis; and the exact time that a text is."""
+"""Hypothesis strategies for texts of Chrome events, in any notation and layout, also damaged; and the exact time of a
+text."""
 
 from __future__ import annotations
 
@@ -26,26 +27,26 @@ scalars = st.one_of(quoted, numbers, st.sampled_from(["true", "false", "null"]))
 
 
 def joined(open_close: str, parts: list[str], spaces: list[str]) -> str:
-    """Parts between brackets, with blanks around each."""
+    """Returns parts between brackets, with blanks around each."""
     blank = iter(spaces * (2 * len(parts) + 2))
     inner = ",".join(f"{next(blank)}{part}{next(blank)}" for part in parts)
     return f"{open_close[0]}{inner or next(blank)}{open_close[1]}"
 
 
 def member(key: str, value: str, spaces: list[str]) -> str:
-    """A key with its value."""
+    """Returns a key with its value."""
     return f"{key}{spaces[0]}:{spaces[-1]}{value}"
 
 
 def objects_of(values: st.SearchStrategy[str], keys: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Objects with such keys, which may come twice, and values."""
+    """Returns a strategy for objects with such keys, which may be repeated, and values."""
     spaces = st.lists(blanks, min_size=1, max_size=3)
     members = st.lists(st.builds(member, keys, values, spaces), max_size=4)
     return st.builds(joined, st.just("{}"), members, spaces)
 
 
 def arrays_of(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Arrays of such values."""
+    """Returns a strategy for arrays of such values."""
     return st.builds(joined, st.just("[]"), st.lists(values, max_size=4), st.lists(blanks, min_size=1, max_size=3))
 
 
@@ -54,8 +55,8 @@ WANTED_INTEGERS, WANTED_TEXTS = ("External id", "a"), ("Input Dims", "Comms Id")
 
 
 def spelled(key: str, place: int) -> str:
-    """A key of which one character is escaped."""
-    place %= 3 * len(key)  # often none is
+    """Returns a key in which one character may be escaped."""
+    place %= 3 * len(key)  # usually, none is
     return f'"{key}"' if place >= len(key) else f'"{key[:place]}\\u{ord(key[place]):04x}{key[place + 1:]}"'
 
 
@@ -81,7 +82,7 @@ members = st.one_of(
 
 
 def in_kineto_layout(fields: list[tuple[str, str]], _: list[str]) -> str:
-    """As torch.profiler writes events."""
+    """Returns an event in the layout of torch.profiler."""
     lines = ",\n    ".join(f"{key}: {in_lines(value) if key == _ARGS else value}" for key, value in fields)
     return f"{{\n    {lines}\n  }}" if fields else "{}"
 
@@ -90,13 +91,13 @@ _ARGS = '"args"'
 
 
 def in_lines(value: str) -> str:
-    """Arguments with braces on lines of their own."""
+    """Returns arguments with braces on separate lines."""
     inner = value[1:-1].strip() if value.startswith("{") else ""
     return f"{{\n      {inner}\n    }}" if inner else value
 
 
 def in_any_layout(fields: list[tuple[str, str]], spaces: list[str]) -> str:
-    """Compact, or with blanks anywhere."""
+    """Returns an event in compact layout, or with blanks anywhere."""
     return joined("{}", [member(key, value, spaces) for key, value in fields], spaces)
 
 
@@ -108,7 +109,7 @@ separators = st.sampled_from([",", ",\n  ", " , ", ",\n"])
 traces = st.builds(
     lambda found, separator, end: (separator.join(found) + end).encode("utf-8", "surrogatepass"),
     st.lists(events, max_size=4), separators, st.sampled_from(["]", "\n]", ",]", ""]))
-"""The array of events, from behind its bracket on."""
+"""The array of events after its opening bracket."""
 
 loose_values = st.sampled_from(["NaN", "-Infinity", "inf", "-nan", "01", "+1", ".5", "5.", "-00.250e1", str(2**64),
                                 "[1,]", '{"a":NaN,}', r'"\x"', '"a\nb\x01"', r'"\ud83d"', r'"\ud83d\ude00"'])
@@ -116,7 +117,7 @@ loose_events = st.builds(
     lambda fields, key, value, spaces, end: in_any_layout([(key, value), *fields], spaces)[:-1] + end,
     st.lists(members, max_size=3), st.sampled_from([f'"{key}"' for key in sorted(VALUES)]), loose_values,
     st.lists(blanks, min_size=1, max_size=3), st.sampled_from(["}", ",}", ", }"]))
-"""Objects that are no strict JSON and can be made so."""
+"""Objects that are not strict JSON but can be repaired."""
 loose_traces = st.lists(loose_events | events, min_size=1, max_size=4).map(
     lambda found: (",".join(found) + "]").encode("utf-8", "surrogatepass"))
 
@@ -131,12 +132,12 @@ CHANGES = (
     lambda text, number: re.sub(r',(?=\s*")', ", \n", text, count=number),
     lambda text, number: re.sub(r"}", " }", text, count=number),
 )
-"""What may change an event's text a little; some results are no JSON."""
+"""Small changes to the text of an event; some results are not JSON."""
 
 
 @st.composite
 def repetitive_traces(draw: st.DrawFn) -> bytes:
-    """Traces whose events are like earlier ones but for some characters or members: strict JSON still."""
+    """Draws traces whose events differ from earlier ones only in some characters or members; still strict JSON."""
     found = draw(st.lists(events, min_size=1, max_size=3))
     for _ in range(draw(st.integers(1, 5))):
         event = draw(st.sampled_from(found))
@@ -149,7 +150,7 @@ def repetitive_traces(draw: st.DrawFn) -> bytes:
 
 
 def is_object(text: str) -> bool:
-    """True for strict JSON."""
+    """Returns whether a text is a strict JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except ValueError:
@@ -157,7 +158,7 @@ def is_object(text: str) -> bool:
 
 
 def exact_ns(literal: str) -> int | None:
-    """Microseconds -> nanoseconds with Python's decimals, towards zero; None where it is no time."""
+    """Converts microseconds to nanoseconds with Python's decimals, rounding towards zero; None if it is not a time."""
     plain = literal[1:-1] if literal.startswith('"') else literal
     if not plain or plain.strip() != plain or plain[0] == "+" or "_" in plain or not set(plain) & set("0123456789"):
         return None
@@ -178,12 +179,12 @@ def exact_ns(literal: str) -> int | None:
 LOOSE = [b"NaN", b"-Infinity", b"inf", b"-nan", b"01", b"+1", b".5", b"5.", b"-00.250e1", b"1e", b"--1", b"0x1", b"nul",
          b"tru", b"nope", b",", b"]", b"}", b"{", b"[", b":", b'"', b"\\", b"\\u12", b"\\ud83d", b"\\x", b"\n", b"\x01",
          b"\x80", b"\xff", b"\xe9", b"", b" "]
-"""What programs write beside JSON, and what breaks it."""
+"""Texts that programs write although they are not JSON, and texts that break JSON."""
 
 
 @st.composite
 def damaged_traces(draw: st.DrawFn) -> bytes:
-    """Traces with bytes changed, lost, put in, or twice there."""
+    """Draws traces with bytes changed, removed, inserted or repeated."""
     text = draw(traces)
     for _ in range(draw(st.integers(1, 4))):
         place = draw(st.integers(0, len(text)))

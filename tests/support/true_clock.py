@@ -1,4 +1,4 @@
-"""Clocks whose truth is known."""
+"""Simulated clocks with known error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NOW = 1_795_273_665_086_560_780
 SECOND = 10**9
 offsets = st.integers(-(2 * 10**18), 2 * 10**18) | st.integers(-(10**7), 10**7)
 drifts = st.integers(-400_000, 400_000)
-"""Parts in 10^9."""
+"""Drifts in parts per 10^9."""
 
 
 class TrueClock:
-    """What a clock shows at a true time, in whole ns."""
+    """A clock with a known offset and drift, which shows integer ns."""
 
     def __init__(self, offset_ns: int, drift_ppb: int) -> None:
         self.offset_ns, self.drift_ppb = offset_ns, drift_ppb
@@ -23,7 +23,7 @@ class TrueClock:
         return true_ns + self.offset_ns + (true_ns - NOW) * self.drift_ppb // 10**9
 
     def when(self, shown_ns: int) -> int:
-        """The true time at which it shows that."""
+        """Returns the true time at which the clock shows `shown_ns`."""
         return NOW + (shown_ns - self.offset_ns - NOW) * 10**9 // (10**9 + self.drift_ppb)
 
 

@@ -1,4 +1,4 @@
-"""A model of two layers, and the FLOPs that it needs."""
+"""A model with two layers, and its FLOPs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROWS, WIDTH, HIDDEN, OUT = 3, 8, 16, 4
 FIRST, SECOND = 2 * ROWS * WIDTH * HIDDEN, 2 * ROWS * HIDDEN * OUT
 FORWARD = FIRST + SECOND
 BACKWARD = FIRST + 2 * SECOND
-"""The input needs no gradient."""
+"""FLOPs of backward; the input needs no gradient."""
 
 
 def model() -> nn.Module:

@@ -1,15 +1,15 @@
-"""Jobs of many kinds, run with and without distprof, and what each leaves: `tests/unharmed/jobs`.
+"""Runs jobs of many kinds with and without distprof, and compares their results: `tests/unharmed/jobs`.
 
-A job says in comments below its first line how it is run, each with a default:
+Comments below the first line of a job specify how it is run; defaults are in brackets:
 
-    # command: -m package word     what follows `python`; the file itself
-    # environ: NAME=value ...      variables
-    # ends: 3                      its exit code, -15 for a signal; 0
-    # recorded: partial            what becomes of the recording: complete, partial, failed, nothing or any; complete
-    # says: words                  what a line of distprof has; it says nothing
-    # ranks: 2                     as ranks of torchrun, and of `distprof run`
-    # real                         in a Python that starts: one that is forked makes a difference
-    # telling                      one of those that are run every time
+    # command: -m package word     arguments of `python` [the file itself]
+    # environ: NAME=value ...      environment variables
+    # ends: 3                      exit code, -15 for a signal [0]
+    # recorded: partial            status of the recording: complete, partial, failed, nothing or any [complete]
+    # says: words                  text in a message of distprof [no message]
+    # ranks: 2                     number of ranks of torchrun, and of `distprof run` [1, without a launcher]
+    # real                         needs a new Python process instead of a forked one
+    # telling                      is one of the jobs that are always run
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ WORKER = Path(launch.__file__).with_name("worker.py")
 PLAN = "wait=1,count=1,time=1,trace=1,sync=1,arrivals=1"
 OURS = "distprof: "
 BY_KINETO = "ERROR: External init callback must run in same thread as registerClient"
-"""What Kineto writes where torch.profiler first begins on a thread that did not import torch, ours or a script's."""
+"""Message of Kineto if torch.profiler first starts on a thread that did not import torch, with or without distprof."""
 
 
 class Job(NamedTuple):
-    """A script, or a folder with one, and how it is run."""
+    """A script or a folder with one, and how it is run."""
 
     path: Path
     command: list[str]
@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Job:
-        """As its comments say."""
+        """Reads a job from its comments."""
         main = path if path.is_file() else path / "job.py"
         text = main.read_text()
         said = dict(re.findall(r"^# (command|environ|ends|recorded|says|ranks): (.+)$", text, re.MULTILINE))
@@ -68,13 +68,13 @@ class Job(NamedTuple):
 
 
 def jobs() -> list[Job]:
-    """All of them."""
+    """Returns all jobs."""
     return [Job.read(path) for path in sorted(JOBS.iterdir())
             if path != COMMON and (path.suffix == ".py" or (path / "job.py").exists())]
 
 
 class Left(NamedTuple):
-    """What is left of a job: what it said, how it ended, and its files."""
+    """The results of a job: exit code, output, and files with their SHA-256."""
 
     code: int
     out: str
@@ -83,7 +83,7 @@ class Left(NamedTuple):
 
 
 def left_by(job: Job, folder: Path, *words: object, real: bool, **environ: str) -> tuple[Left, str]:
-    """Runs it in a folder that is then another one's, and gives what it left, and the lines of distprof."""
+    """Runs a job in a temporary folder; returns its results, and the messages of distprof."""
     if job.path.is_file():
         folder.mkdir()
         shutil.copy(job.path, folder)
@@ -107,19 +107,19 @@ def left_by(job: Job, folder: Path, *words: object, real: bool, **environ: str) 
 
 
 def status_of(run: Path) -> str:
-    """Of rank 0."""
+    """Returns the status of rank 0; `nothing` if there is none."""
     about = next(iter(sorted(run.glob("rank00000*/rank.json"))), None)
     return json.loads(about.read_text())["status"] if about is not None else "nothing"
 
 
 def plainly(job: Job, folder: Path, python: Path | str = sys.executable, *, real: bool = False) -> Left:
-    """Without distprof."""
+    """Runs a job without distprof."""
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", job.ranks] if job.ranks > 1 else []
     return left_by(job, folder, python, *ranks, real=real)[0]
 
 
 def as_rank(job: Job, folder: Path, run: Path) -> tuple[Left, str]:
-    """As our launcher starts it, or by the launcher where it is about several ranks."""
+    """Runs a job with the worker as distprof's launcher does, or with the launcher if it has several ranks."""
     if job.ranks > 1:
         return left_by(job, folder, sys.executable, "-m", "distprof", "run", "--no-merge", "--out", run, "--steps",
                        PLAN, "--nproc-per-node", job.ranks, real=False)
@@ -127,6 +127,6 @@ def as_rank(job: Job, folder: Path, run: Path) -> tuple[Left, str]:
 
 
 def by_start_hook(job: Job, folder: Path, run: Path, python: Path | str, *, real: bool) -> tuple[Left, str]:
-    """As somebody starts it who has distprof installed and sets a variable."""
+    """Runs a job in a Python with distprof installed, with DISTPROF_OUT set."""
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", job.ranks] if job.ranks > 1 else []
     return left_by(job, folder, python, *ranks, real=real, DISTPROF_OUT=str(run), DISTPROF_STEPS=PLAN)

@@ -1,4 +1,4 @@
-"""The merge script people write by hand: prefix pid and tid, drop metadata, leave ids alone. The counter-example."""
+"""A merge script as users often write it: prefixes pid and tid, drops metadata, keeps ids. Used as counter-example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wandb wrote offline: records in a log of LevelDB's format (https://github.com/google/leveldb, log_format.md)."""
+"""Reads files of wandb in offline mode: logs in LevelDB's format (https://github.com/google/leveldb, log_format.md)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ BLOCK, HEADER, FILE_HEADER = 32768, 7, 7
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """History of the only run in a folder, in its order."""
+    """Returns the history of the only run in a folder, in order."""
     return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             for record in _records(folder) if record.WhichOneof("record_type") == "history"]
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """What was set in its summary."""
+    """Returns the summary of the only run in a folder."""
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for record in _records(folder)
             if record.WhichOneof("record_type") == "summary" for item in record.summary.update}
 
 
 def metrics(folder: Path) -> dict[str, str]:
-    """Definitions of metrics: name or pattern, and the axis."""
+    """Returns the defined metrics: name or pattern -> axis."""
     found = [record.metric for record in _records(folder) if record.WhichOneof("record_type") == "metric"]
     return {one.glob_name or one.name: one.step_metric for one in found}
 
@@ -50,6 +50,6 @@ def _entries(content: bytes) -> Iterator[bytes]:
         _, length, kind = struct.unpack("<IHB", content[place:place + HEADER])
         parts += content[place + HEADER:place + HEADER + length]
         place += HEADER + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a complete record, or its last part
             yield parts
             parts = b""

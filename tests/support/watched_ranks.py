@@ -1,4 +1,4 @@
-"""Rank folders with watch files, as ranks would append them; and an engine that notices what is plain to see."""
+"""Writes rank folders with watch files as ranks would; and a simple engine that finds obviously slow ranks."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MS = 1_000_000
 
 
 def make_run(run: Path, **fields: object) -> Path:
-    """A run directory without ranks."""
+    """Creates a run directory without ranks."""
     run.mkdir(parents=True, exist_ok=True)
     rank_json.write(run / RUN_JSON, RunJson(run_id="made-up", start_ns=BEGAN_NS, **fields))
     return run
 
 
 class MadeUpRank:
-    """A rank that appends rows.
+    """A simulated rank that appends rows.
 
     Args:
         run: The run directory.
-        rank: Its number.
-        host: Its host.
-        world_size: Of the job.
-        attempt: How often the job had been restarted.
+        rank: The rank.
+        host: The host of the rank.
+        world_size: Number of ranks of the job.
+        attempt: How often the job was restarted before.
     """
 
     def __init__(self, run: Path, rank: int, *, host: str = "host0", world_size: int = 4, attempt: int = 0) -> None:
@@ -46,7 +46,7 @@ class MadeUpRank:
         self.step, self.end_ns = 0, BEGAN_NS
 
     def steps(self, number: int, *, ms: float = 20.0, forward_ms: float = 5.0, file: int = 0) -> bytes:
-        """Appends a frame with a row for each of so many steps, and gives its bytes."""
+        """Appends a frame with a row per step; returns its bytes."""
         rows = {name: [UNKNOWN] * number for name in StepRows.__struct_fields__}
         ends = [self.end_ns + int((place + 1) * ms * MS) for place in range(number)]
         names = list(range(self.step, self.step + number))
@@ -60,14 +60,14 @@ class MadeUpRank:
         return content
 
     def close(self) -> None:
-        """The folder is whole, as when the rank has ended."""
+        """Renames the folder, as a rank does when it has ended."""
         whole = self.folder.with_suffix("")
         self.folder.rename(whole)
         self.folder = whole
 
 
 class PlainEngine:
-    """A rank is slow while its last forward takes more than twice the shortest of all ranks."""
+    """An engine for which a rank is slow while its last forward takes more than twice the shortest of all ranks."""
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
         self.hosts = dict(hosts)
@@ -109,7 +109,7 @@ class PlainEngine:
 
 
 def with_plain_engine() -> None:
-    """What the watcher's process runs in tests."""
+    """Main function of the watcher's process in tests."""
     from distprof.launch.watching.watcher import main
 
     main(PlainEngine)
@@ -120,7 +120,7 @@ PROGRAM = ("import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
 
 
 def order(run: Path, **fields: object) -> WatchOrder:
-    """To watch a run."""
+    """Returns an order to watch a run."""
     return msgspec.structs.replace(WatchOrder(directory=str(run), run_id="made-up", is_alone=True), **fields)
 
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's flops profiler as a drop-in: the same names, arguments and report, counted by distprof.
+"""A drop-in replacement for DeepSpeed's flops profiler: the same names, arguments and report, counted by distprof.
 
     from distprof.compat.deepspeed import FlopsProfiler, get_model_profile
 """

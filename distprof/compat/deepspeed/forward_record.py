@@ -1,4 +1,4 @@
-"""The forward calls of a model between start and stop, summed by module."""
+"""Records the forward calls of a model between start and stop, summed by module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUTSIDE = CallPath(None, None)
 
 
 class UnfeltFunctions(FunctionPass):
-    """Takes its own work out of the time."""
+    """A `FunctionPass` whose own work is excluded from measured times."""
 
     def __init__(self, own: OwnTime, path: Callable[[], CallPath], names: Container[str]) -> None:
         super().__init__(path, names)
@@ -53,9 +53,10 @@ class ForwardRecord:
     """Watches the forward calls of a model.
 
     Args:
-        model: All of its modules are watched.
-        ignored: Exact types of modules whose work counts as that of the module around them.
-        exact: Counts what DeepSpeed counts, bugs included; recurrent layers and ignored types have no time then.
+        model: All its modules are recorded.
+        ignored: Exact types of modules whose work counts as that of the enclosing module.
+        exact: Whether to count like DeepSpeed, including its bugs; recurrent layers and ignored types then have no
+            time.
     """
 
     def __init__(self, model: nn.Module, *, ignored: Collection[type], exact: bool) -> None:
@@ -71,7 +72,7 @@ class ForwardRecord:
         self._mark = self._own.now_ns if on_host else self._clock.mark
         self._times: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
         self._alone: list[tuple[Any, Any]] = []
-        """Marks at the beginning and end of calls that nothing watched."""
+        """Marks at the beginning and end of calls without hooks and mode."""
         self._root = id(model)
         self._takes_times = True
         self._on = ExitStack()
@@ -86,12 +87,13 @@ class ForwardRecord:
                 self._untimed.add(id(module))
 
     def start(self, *, counts: bool = True, times: bool = True, inside: nn.Module | None = None) -> None:
-        """Switches hooks and mode on; compiled modules run uncompiled meanwhile, for what they hide.
+        """Switches hooks and mode on; meanwhile compiled modules run uncompiled, because they would hide their
+        functions.
 
         Args:
-            counts: Watches function calls, which costs time.
-            times: Takes times.
-            inside: A module whose call has begun already.
+            counts: Whether to record function calls, which takes time.
+            times: Whether to measure times.
+            inside: A module whose call has already begun.
         """
         eager = ForcedEager()
         eager.start()
@@ -110,11 +112,11 @@ class ForwardRecord:
             self._scopes.begin_inside(inside)
 
     def stop(self) -> None:
-        """Switches them off; what was seen stays."""
+        """Switches hooks and mode off; records are kept."""
         self._on.close()
 
     def watch(self, call: Callable[[], Any], *, counts: bool = True, times: bool = True) -> None:
-        """Makes one call while it is on."""
+        """Records one call."""
         self.start(counts=counts, times=times)
         try:
             call()
@@ -122,7 +124,7 @@ class ForwardRecord:
             self.stop()
 
     def time_alone(self, call: Callable[[], Any]) -> None:
-        """Makes a call of the model that nothing watches: the median of these gives the time of the model."""
+        """Times a call of the model without hooks and mode: the median of such calls is the time of the model."""
         self._wait()
         mark = self._mark
         begin = mark()
@@ -130,22 +132,22 @@ class ForwardRecord:
         self._alone.append((begin, mark()))
 
     def clear(self) -> None:
-        """Forgets what was seen."""
+        """Forgets all records."""
         self._functions.forget()
         self._times.clear()
 
     def enter(self, frame: Frame) -> None:
-        """Notes whose work begins, and when."""
+        """Notes which module's work begins, and when."""
         outer = frame.outer.data[self][0] if frame.outer is not None and self in frame.outer.data else OUTSIDE
         frame.data[self] = self._paths.get(id(frame.module), outer), self._mark()
 
     def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
-        """Notes when it ended; a call inside a call of the same module is part of that."""
+        """Notes when a call ended; a nested call of the same module is part of the outer one."""
         if self in frame.data and self._is_timed(frame):
             self._times[id(frame.module)].append((frame.data[self][1], self._mark()))
 
     def amounts(self) -> dict[int, tuple[int, int]]:
-        """FLOPs and MACs by id of the module that called the functions, submodules apart."""
+        """Returns FLOPs and MACs by id of the module that called the functions, excluding submodules."""
         calls = self._functions.calls
         seen = sum(calls.values())
         if seen != self._amounts[0]:
@@ -159,10 +161,10 @@ class ForwardRecord:
         return self._amounts[1]
 
     def seconds(self) -> dict[int, float]:
-        """Measured time by id of the module, submodules included.
+        """Returns measured time by id of the module, including submodules.
 
-        Calls that nothing watched give the model's time, and modules have the share of it that they had when they were
-        watched.
+        The model's time comes from calls without hooks and mode; modules get the fraction of it that they had with
+        them.
         """
         self._clock.settle()
         found = {key: sum(map(self._seconds, times)) for key, times in self._times.items()}
@@ -177,7 +179,7 @@ class ForwardRecord:
         return (end - begin) / 1e9
 
     def _wait(self) -> None:
-        """Until devices have done what they were given."""
+        """Waits until devices have completed their work."""
         if not self._clock.resolves_at_once:
             torch.accelerator.synchronize()
 

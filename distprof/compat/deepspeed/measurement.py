@@ -1,4 +1,4 @@
-"""What is measured of a model between the start and the end of a profile: calls and parameters, module by module."""
+"""What is measured between the start and the end of a profile: calls and parameters of each module."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from distprof.reporters.deepspeed_layout import ModuleProfile
 
 HINT = "call this after start_profile and before end_profile"
 EXPERT_GROUP = re.compile(r"ep_size_(\d+)")
-"""DeepSpeed's name of the process group of an expert parameter, with the number of its ranks."""
+"""DeepSpeed's name of an expert parameter's process group, with the number of its ranks."""
 
 
 def types_of(given: Iterable[type] | type | None, name: str) -> frozenset[type]:
-    """The types that a caller gave, who may have forgotten the brackets around one.
+    """Returns the types that a caller gave, as an iterable or as a single type.
 
     Raises:
-        UsageError: Something else was given.
+        UsageError: Something other than types was given.
     """
     if given is None:
         return frozenset()
@@ -39,17 +39,18 @@ def types_of(given: Iterable[type] | type | None, name: str) -> frozenset[type]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamCounts:
-    """Parameters of one module, submodules included."""
+    """Parameters of one module, including submodules."""
 
     plain: int = 0
     expert: int = 0
-    """Of the experts on this rank."""
+    """Parameters of experts on this rank."""
     all_experts: int = 0
-    """Of the experts on all ranks of their groups."""
+    """Parameters of experts on all ranks of their groups."""
 
     @classmethod
     def of(cls, module: nn.Module, *, logical: bool) -> ParamCounts:
-        """Counts the parameters of a module; `logical` takes one that ZeRO-3 has partitioned with its full size."""
+        """Counts the parameters of a module; with `logical`, those that ZeRO-3 has partitioned count with their full
+        size."""
         plain = expert = all_experts = 0
         for parameter in module.parameters():
             size = int(getattr(parameter, "ds_numel", parameter.numel()) if logical else parameter.numel())
@@ -65,9 +66,9 @@ class Measurement:
     """Forward calls and parameters of one model.
 
     Args:
-        model: The model; `get_module_flops` and the like find its modules while this object lives.
-        ignored: Exact types of modules whose work counts as that of the module around them.
-        exact: Counts what DeepSpeed counts, bugs included.
+        model: The model; `get_module_flops` and similar functions find its modules while this object is alive.
+        ignored: Exact types of modules whose work counts as that of the enclosing module.
+        exact: Whether to count like DeepSpeed, including its bugs.
     """
 
     def __init__(self, model: nn.Module, *, ignored: Collection[type], exact: bool) -> None:
@@ -77,22 +78,22 @@ class Measurement:
         self.record = self._new_record()
         self.calls = RepeatedCalls(model, self.record, self._new_record)
         self.params: dict[int, ParamCounts] = {}
-        """By id of the module."""
+        """id of a module -> its parameters."""
         self.reset()
 
     def reset(self) -> None:
-        """Forgets the calls and counts the parameters anew."""
+        """Forgets all calls, and counts the parameters again."""
         self.record.clear()
         self.calls.records.clear()
         self.params = {id(module): ParamCounts.of(module, logical=not self.exact) for module in self.model.modules()}
         _LIVING.update(dict.fromkeys(self.params, self))
 
     def profiles(self) -> dict[int, ModuleProfile]:
-        """Work and time of all modules as they are now, by id; a shared module has the calls of all that share it."""
+        """Returns work and time so far of all modules, by id; those of a shared module include all its calls."""
         return self._profiles(self.model.modules())
 
     def profile_of(self, module: nn.Module) -> ModuleProfile:
-        """The same of one module."""
+        """Returns work and time so far of one module."""
         return self._profiles([module])[id(module)]
 
     def _profiles(self, modules: Iterable[nn.Module]) -> dict[int, ModuleProfile]:
@@ -117,7 +118,7 @@ class Measurement:
 
 
 _LIVING: weakref.WeakValueDictionary[int, Measurement] = weakref.WeakValueDictionary()
-"""id of a module -> the latest measurement of it."""
+"""id of a module -> its latest measurement."""
 
 
 def _profile_of(module: nn.Module) -> ModuleProfile:
@@ -129,19 +130,19 @@ def _profile_of(module: nn.Module) -> ModuleProfile:
 
 
 def get_module_flops(module: nn.Module) -> int:
-    """FLOPs of a module of a model that is being profiled, submodules included.
+    """Returns the FLOPs of a module of a model that is being profiled, including submodules.
 
     Raises:
-        UsageError: No profile has this module. So do the other functions.
+        UsageError: No profile has this module. This applies to the other functions too.
     """
     return _profile_of(module).flops
 
 
 def get_module_macs(module: nn.Module) -> int:
-    """Multiply-accumulates likewise."""
+    """Returns the multiply-accumulates of a module, including submodules."""
     return _profile_of(module).macs
 
 
 def get_module_duration(module: nn.Module) -> float:
-    """Seconds likewise; the children's for a module that is never called itself, like ModuleList."""
+    """Returns the seconds of a module; those of its children if it was not called itself, like a ModuleList."""
     return _profile_of(module).seconds

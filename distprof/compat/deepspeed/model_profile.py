@@ -24,31 +24,32 @@ def get_model_profile(
     output_file: str | None = None, ignore_modules: Iterable[type] | type | None = None, mode: str = "forward", *,
     compat: bool = False,
 ) -> tuple[Any, Any, Any]:
-    """Profiles one call of a model in eval mode; training flags, buffers and random state are put back.
+    """Profiles one call of a model in eval mode; training flags, buffers and random state are restored.
 
     Args:
         model: The model.
-        input_shape: Shape of the only input, a tensor of zeros of the type and on the device of the parameters.
-        args: Positional arguments, where there is no `input_shape`.
+        input_shape: Shape of the only input, a tensor of zeros with the type and device of the parameters.
+        args: Positional arguments, if there is no `input_shape`.
         kwargs: Keyword arguments.
-        print_profile: Prints the report.
-        detailed: Adds the tree of modules to it.
-        module_depth: Depths shown in its aggregated part; -1 for all.
-        top_modules: Classes named per depth.
-        warm_up: Calls in front of the one that is timed; work is counted in one of them, and modules are timed.
-        as_string: Gives text like `4.54 M` instead of numbers.
+        print_profile: Whether to print the report.
+        detailed: Whether the report includes the tree of modules.
+        module_depth: Number of depths in its aggregated part; -1 for all.
+        top_modules: Number of classes per depth.
+        warm_up: Number of calls before the timed one; in these, work is counted and modules are timed.
+        as_string: Whether to return text like `4.54 M` instead of numbers.
         output_file: File for the report instead of standard output.
-        ignore_modules: Exact types of modules, or one, whose work counts as that of the module around them.
-        mode: `forward` calls the model, `generate` its method of that name.
-        compat: Counts and prints what DeepSpeed 0.19.8 does, bugs included.
+        ignore_modules: One or several exact types of modules whose work counts as that of the enclosing module.
+        mode: `forward` to call the model, `generate` to call its method of that name.
+        compat: Whether to count and print like DeepSpeed 0.19.8, including its bugs.
 
     Returns:
         FLOPs, MACs and parameters.
 
     Raises:
-        UsageError: There is nothing to call, or nothing to call it with; `ignore_modules` are no types.
+        UsageError: The model, its inputs or `mode` are missing or invalid, or `ignore_modules` has something other than
+            types.
         OutputError: The report cannot be written.
-        Exception: What the model raises; nothing stays switched on.
+        Exception: Whatever the model raises; hooks and modes are removed.
     """
     ignored = types_of(ignore_modules, "ignore_modules")
     inputs, call = _inputs(model, input_shape, args, {} if kwargs is None else kwargs), _entry(model, mode)
@@ -66,9 +67,10 @@ def get_model_profile(
 
 
 def _measure(record: ForwardRecord, call: Callable[[], Any], warm_up: int) -> None:
-    """Counts, times modules and times the model in the last three calls, so that none disturbs another.
+    """Counts, times modules and times the model in three separate calls, the last ones, because they disturb each
+    other.
 
-    With one call to warm up, modules and the model are timed together; without, all happens at once.
+    With one warm-up call, modules and the model are timed together; without any, everything happens in one call.
     """
     for _ in range(warm_up - 2):
         call()

@@ -1,4 +1,4 @@
-"""The text of the profile of a model, all of it or its aggregated part, with what an engine adds to it."""
+"""The text of a model's profile, whole or only its aggregated part, including what an engine adds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ProfileText:
     """Prints a measurement as DeepSpeed does.
 
     Args:
-        measurement: Its numbers are those of this moment.
+        measurement: Its numbers are read once, now.
         engine: A DeepSpeed engine or None.
-        recompute_fwd_factor: Forward work repeated in backward, as a share of forward.
+        recompute_fwd_factor: Forward work repeated in backward, as a fraction of forward.
     """
 
     def __init__(self, measurement: Measurement, engine: object = None, recompute_fwd_factor: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class ProfileText:
         self._engine, self._recompute_fwd_factor = engine, recompute_fwd_factor
 
     def whole(self, *, profile_step: int, module_depth: int, top_modules: int, detailed: bool) -> str:
-        """Totals, the aggregated part and, if `detailed`, the tree of modules; without the last line end."""
+        """Returns totals, the aggregated part and, if `detailed`, the tree of modules, without the last line end."""
         params = model_params(self._engine, self._model, self._params, exact=self._exact)
         summary = summary_lines(self._profiles[id(self._model)], params, sizes=job_sizes(self._engine, params),
                                 times=step_seconds(self._engine), recompute_fwd_factor=self._recompute_fwd_factor)
@@ -49,10 +49,10 @@ class ProfileText:
                            self._tree() if detailed else None)
 
     def top_modules(self, module_depth: int, top_modules: int) -> Iterator[str]:
-        """Lines about the classes with most parameters, MACs and latency, down to a depth; -1 is all."""
+        """Yields the classes with the most parameters, MACs and latency, for this number of depths; -1 for all."""
         depths: list[dict[str, list[ModuleProfile]]] = []
         self._gather(self._model, 0, depths)
-        deepest = len(depths) - 1 if self._exact else len(depths)  # DeepSpeed leaves the deepest out
+        deepest = len(depths) - 1 if self._exact else len(depths)  # DeepSpeed omits the deepest
         return top_modules_lines(depths[:deepest if module_depth == -1 else module_depth], top_modules)
 
     def _gather(self, module: nn.Module, depth: int, depths: list[dict[str, list[ModuleProfile]]]) -> None:
@@ -63,7 +63,7 @@ class ProfileText:
             self._gather(child, depth + 1, depths)
 
     def _tree(self) -> str:
-        """The repr of the model with each module's numbers in front of its own description."""
+        """Returns the repr of the model, with each module's numbers before its own description."""
         total = self._profiles[id(self._model)]
         with _described(self._model, lambda module: module_line(self._profiles[id(module)], total)):
             return repr(self._model)
@@ -71,7 +71,7 @@ class ProfileText:
 
 @contextmanager
 def _described(model: nn.Module, describe: Callable[[nn.Module], str]) -> Iterator[None]:
-    """Puts a text in front of each module's own description while it lasts."""
+    """A context in which each module's own description is preceded by a text."""
     kept = [(module, vars(module).get("extra_repr")) for module in model.modules()]
     try:
         for module, _ in kept:
@@ -86,7 +86,7 @@ def _described(model: nn.Module, describe: Callable[[nn.Module], str]) -> Iterat
 
 
 def put_out(text: str, file: str | None) -> None:
-    """Writes a text and a line end to a file, whose folders are made, or to standard output.
+    """Writes a text and a line end to a file, creating its folders, or to standard output.
 
     Raises:
         OutputError: The file cannot be written.
@@ -98,7 +98,7 @@ def put_out(text: str, file: str | None) -> None:
 
 
 def job_sizes(engine: Any, params: ModelParams) -> JobSizes | None:
-    """Sizes of the engine's job; None without an engine."""
+    """Returns the sizes of the engine's job; None without an engine."""
     if not engine:
         return None
     replicas = engine.dp_world_size if engine.dp_world_size is not None else engine.seq_dp_world_size
@@ -108,7 +108,7 @@ def job_sizes(engine: Any, params: ModelParams) -> JobSizes | None:
 
 
 def step_seconds(engine: Any) -> StepSeconds | None:
-    """The engine's timers, which give milliseconds; None where they do not run."""
+    """Returns the values of the engine's timers, which are in milliseconds; None if they are off."""
     if not engine or not engine.wall_clock_breakdown():
         return None
     forward, backward, step = (engine.timers(name).elapsed(False) / 1000 for name in ("fwd", "bwd", "step"))
@@ -116,13 +116,13 @@ def step_seconds(engine: Any) -> StepSeconds | None:
 
 
 def model_params(engine: Any, model: nn.Module, params: ParamCounts, *, exact: bool) -> ModelParams:
-    """Parameters over all model-parallel ranks.
+    """Returns the parameters over all model-parallel ranks.
 
     Args:
-        engine: May be None: the model is on one rank.
-        model: Its first MoE layer decides whether experts are split.
-        params: Of the model on this rank.
-        exact: Zero without an engine, as DeepSpeed prints.
+        engine: The engine; None if the model is on one rank.
+        model: The model, whose first MoE layer decides whether experts are split.
+        params: Parameters of the model on this rank.
+        exact: Whether to return zeros without an engine, as DeepSpeed prints.
     """
     if not engine:
         return ModelParams(plain=0 if exact else params.plain, expert=0 if exact else params.all_experts)
@@ -133,7 +133,7 @@ def model_params(engine: Any, model: nn.Module, params: ParamCounts, *, exact: b
 
 
 def splits_experts(model: nn.Module) -> bool:
-    """True where the first MoE layer has tensor parallelism for its experts enabled."""
+    """Returns whether the first MoE layer has tensor parallelism for its experts enabled."""
     for module in model.modules():
         if any(kind.__name__ == "MoE" for kind in type(module).__mro__) and hasattr(
                 module, "enable_expert_tensor_parallelism"):

@@ -1,7 +1,7 @@
-"""DeepSpeed's `FlopsProfiler`: the same methods and attributes, on forward calls that distprof records.
+"""DeepSpeed's `FlopsProfiler`: the same methods and attributes, for forward calls that distprof records.
 
-Nothing is patched and no module gets an attribute. By default the plain bugs of the package are put right;
-`compat=True` gives its numbers and its text to the unit (docs/compat.md lists the bugs).
+Nothing is patched, and no module gets an attribute. By default, DeepSpeed's obvious bugs are corrected; `compat=True`
+reproduces its numbers and text exactly (docs/compat.md lists the bugs).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class FlopsProfiler:
 
     Args:
         model: The model; the program calls it.
-        ds_engine: A DeepSpeed engine, or what has its attributes; adds its sizes and timers to the report.
-        recompute_fwd_factor: Forward work repeated in backward, as a share of forward; for the backward lines.
-        compat: Counts and prints what DeepSpeed 0.19.8 does, bugs included.
+        ds_engine: A DeepSpeed engine, or an object with its attributes; adds its sizes and timers to the report.
+        recompute_fwd_factor: Forward work repeated in backward, as a fraction of forward; for the backward lines.
+        compat: Whether to count and print like DeepSpeed 0.19.8, including its bugs.
     """
 
     model: nn.Module
@@ -46,7 +46,7 @@ class FlopsProfiler:
     func_patched: bool = field(default=False, init=False)
     """True while calls are recorded; nothing is patched."""
     flops: int | None = field(default=None, init=False)
-    """Total of the last report that was printed; so `macs` and `params`."""
+    """Total of the last printed report, as are `macs` and `params`."""
     macs: int | None = field(default=None, init=False)
     params: int | None = field(default=None, init=False)
     _measurement: Measurement | None = field(default=None, init=False)
@@ -55,10 +55,10 @@ class FlopsProfiler:
         """Starts recording, from zero.
 
         Args:
-            ignore_list: Exact types of modules, or one, whose work counts as that of the module around them.
+            ignore_list: One or several exact types of modules whose work counts as that of the enclosing module.
 
         Raises:
-            UsageError: They are no types.
+            UsageError: `ignore_list` has something other than types.
         """
         ignored = types_of(ignore_list, "ignore_list")
         self.stop_profile()
@@ -67,13 +67,13 @@ class FlopsProfiler:
         self.started = self.func_patched = True
 
     def stop_profile(self) -> None:
-        """Stops recording; the numbers stay."""
+        """Stops recording; the numbers are kept."""
         if self._measurement is not None:
             self._measurement.calls.stop()
         self.func_patched = False
 
     def reset_profile(self) -> None:
-        """Begins again from zero and counts the parameters."""
+        """Begins again from zero, and counts the parameters again."""
         if self._measurement is None:
             self._measurement = Measurement(self.model, ignored=(), exact=self.compat)
         self._measurement.reset()
@@ -85,31 +85,32 @@ class FlopsProfiler:
             self.started, self._measurement = False, None
 
     def get_total_flops(self, as_string: bool = False) -> Any:  # noqa: FBT001 (DeepSpeed's signature)
-        """FLOPs of the forward calls, by DeepSpeed's convention.
+        """Returns the FLOPs of the forward calls, by DeepSpeed's convention.
 
         Raises:
-            UsageError: There is no profile: before start_profile or after end_profile. So do the other totals.
+            UsageError: There is no profile, before start_profile or after end_profile. This applies to the other totals
+                too.
         """
         flops = self._total().flops
         return number_to_string(flops) if as_string else flops
 
     def get_total_macs(self, as_string: bool = False) -> Any:  # noqa: FBT001
-        """Multiply-accumulates of the forward calls."""
+        """Returns the multiply-accumulates of the forward calls."""
         macs = self._total().macs
         return macs_to_string(macs) if as_string else macs
 
     def get_total_duration(self, as_string: bool = False) -> Any:  # noqa: FBT001
-        """Seconds of the forward calls."""
+        """Returns the seconds of the forward calls."""
         seconds = self._total().seconds
         return duration_to_string(seconds) if as_string else seconds
 
     def get_total_params(self, as_string: bool = False) -> Any:  # noqa: FBT001
-        """Parameters of this rank, experts included."""
+        """Returns the parameters of this rank, including experts."""
         params = self._total().params
         return params_to_string(params) if as_string else params
 
     def is_expert_tensor_parallelism_enabled(self) -> bool:
-        """Whether the first MoE layer splits its experts."""
+        """Returns whether the first MoE layer splits its experts."""
         return splits_experts(self.model)
 
     def print_model_profile(self, profile_step: int = 1, module_depth: int = -1, top_modules: int = 1,
@@ -118,10 +119,10 @@ class FlopsProfiler:
 
         Args:
             profile_step: Step named in the headline.
-            module_depth: Depths shown in the aggregated part; -1 for all.
-            top_modules: Classes named per depth.
-            detailed: Adds the tree of modules.
-            output_file: File to write instead of standard output; its folders are made.
+            module_depth: Number of depths in the aggregated part; -1 for all.
+            top_modules: Number of classes per depth.
+            detailed: Whether to include the tree of modules.
+            output_file: File to write instead of standard output; its folders are created.
 
         Raises:
             OutputError: The file cannot be written.
@@ -135,7 +136,7 @@ class FlopsProfiler:
                                    detailed=detailed), output_file)
 
     def print_model_aggregated_profile(self, module_depth: int = -1, top_modules: int = 1) -> None:
-        """Prints the classes with most parameters, MACs and latency at each depth."""
+        """Prints the classes with the most parameters, MACs and latency at each depth."""
         if self._measurement is None:
             sys.stdout.write(NO_PROFILE)
         else:

@@ -1,4 +1,4 @@
-"""Repeats the program's call of a model: counting, times of modules and the time of the model disturb each other."""
+"""Repeats the program's calls of a model, because counting, timing modules and timing the model disturb each other."""
 
 from __future__ import annotations
 
@@ -25,39 +25,40 @@ from distprof.process.accelerators import is_capturing
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 SHORT_S, MORE = 1e-3, 4
-"""What ran before a call shorter than this shows in its time: it is timed so many times more."""
+"""The time of a call shorter than `SHORT_S` depends on what ran before, so it is timed `MORE` more times."""
 
 
 class RepeatedCalls:
-    """While on, repeats each call of a model: to count, to time its modules, and to time it with nothing on.
+    """While on, repeats each call of a model: to count, to time its modules, and to time it without hooks and mode.
 
-    The repetitions precede the program's own call, which nothing watches then. They get copies of the inputs, their
-    results are dropped, and the model is put back after them. Where they could be noticed there are none, and `usual`
-    watches the program's own call, as it does calls of modules outside the model's. Compiled code runs uncompiled.
+    Repetitions precede the program's own call, which is then not recorded. They get copies of the inputs, their results
+    are dropped, and the model is restored after them. If the program could notice them, there are none, and `usual`
+    records the program's own call, as it does calls of modules outside calls of the model. Compiled code runs
+    uncompiled.
 
     Args:
-        model: What the program calls.
-        usual: Is on but for calls that were repeated.
-        new_record: Makes the record of one call.
+        model: The model that the program calls.
+        usual: The record that is on, except during calls that were repeated.
+        new_record: Creates the record of one call.
     """
 
     def __init__(self, model: nn.Module, usual: ForwardRecord, new_record: Callable[[], ForwardRecord]) -> None:
         self._model, self._usual, self._new_record = model, usual, new_record
         self.records: list[ForwardRecord] = []
-        """One for each call that was repeated."""
+        """One record for each call that was repeated."""
         self._hooks, self._eager = ExitStack(), ForcedEager()
         self._thread = self._depth = 0
         self._is_on = self._has_repeated = False
 
     def start(self) -> None:
-        """Begins to watch calls."""
+        """Begins to record calls."""
         self._is_on, self._thread, self._depth = True, threading.get_ident(), 0
         self._eager.start()
         self._hook()
         self._usual.start()
 
     def stop(self) -> None:
-        """Ends it; what was seen stays."""
+        """Stops recording; records are kept."""
         self._is_on = False
         self._usual.stop()
         self._hooks.close()
@@ -84,12 +85,12 @@ class RepeatedCalls:
             self._hook()
 
     def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """False where it fails: the program's own call tells why."""
+        """Repeats a call; returns False if that fails, as the program's own call will show why."""
         record = self._new_record()
         try:
             calls = self._calls(3, args, kwargs)
             with undisturbed([self._model]), attributes_kept(self._model):
-                record.watch(calls[0], times=False)  # first: with the random state of the program's call
+                record.watch(calls[0], times=False)  # first, so that it has the random state of the program's call
                 record.watch(calls[1], counts=False)
                 began = time.perf_counter()
                 record.time_alone(calls[2])
@@ -102,7 +103,7 @@ class RepeatedCalls:
         return True
 
     def _calls(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Callable[[], Any]]:
-        """Calls with inputs of their own."""
+        """Returns calls that have their own copies of the inputs."""
         inputs = [tree_map(_copied, (args, kwargs)) for _ in range(number)]
         return [partial(self._model, *own, **named) for own, named in inputs]
 
@@ -110,15 +111,16 @@ class RepeatedCalls:
         if threading.get_ident() != self._thread:
             return
         self._depth -= 1
-        if self._depth == 0 and self._has_repeated and self._is_on:  # a model may end its profile
+        if self._depth == 0 and self._has_repeated and self._is_on:  # a model may stop its own profile
             self._has_repeated = False
             self._usual.start()
 
 
 def may_repeat(model: nn.Module) -> bool:
-    """False where somebody would notice that a model is called again.
+    """Returns whether a model can be called again unnoticed.
 
-    Other ranks take part in its collectives; profilers, modes and hooks, also those of checkpointing, see its work.
+    Not if other ranks may take part in its collectives, or profilers, modes or hooks (like those of checkpointing) see
+    its work.
     """
     distributed = torch.distributed
     noticed_by: list[Any] = [
@@ -129,16 +131,16 @@ def may_repeat(model: nn.Module) -> bool:
 
 
 def _has_hooks(model: nn.Module) -> bool:
-    """Whether there are hooks that are not ours, which are off."""
+    """Returns whether there are hooks other than ours, which are off."""
     return (any(getattr(module, name, ()) for module in model.modules() for name in HOOKS)
             or any(getattr(nn_module, name, ()) for name in GLOBAL_HOOKS))
 
 
 def _copied(leaf: object) -> Any:
-    """A copy that a call may change or use up.
+    """Returns a copy that a call may change or consume.
 
     Raises:
-        TypeError: It is a module, or cannot be copied.
+        TypeError: The value is a module or cannot be copied.
     """
     if isinstance(leaf, nn.Module):
         raise TypeError("an argument is a module")

@@ -1,4 +1,4 @@
-"""fvcore's counters of flops, activations and parameters as a drop-in: the same names, numbers and text, no tracing.
+"""A drop-in replacement for fvcore's counters: the same names, numbers and text, without tracing.
 
     from distprof.compat.fvcore import FlopCountAnalysis, flop_count_table
 """

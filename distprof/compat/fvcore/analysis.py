@@ -1,6 +1,6 @@
-"""fvcore's analyses of flops and activations on distprof's counts.
+"""fvcore's analyses of flops and activations, based on distprof's counts.
 
-Nothing is traced: the model runs once, watched, and is left as it was.
+Nothing is traced: the model runs once under distprof's counter and is then restored.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from distprof.model.held_state import attributes_kept
 from distprof.peers.fvcore import ACTIVATIONS, FLOPS, FREE
 
 FORWARDLESS = (None, nn.Module.forward, nn.Identity.forward)
-"""`forward` of modules that are not meant to be called, or do nothing then."""
+"""`forward` methods of modules that are not meant to be called or do nothing."""
 HIDDEN = {"none": Warning, "no_tracer_warning": torch.jit._trace.TracerWarning}
-"""What `tracer_warnings` hides; `all` hides nothing."""
+"""Mode of `tracer_warnings` -> warnings that it hides; `all` hides nothing."""
 LOG = logging.getLogger(__name__)
 
 
 class JitModelAnalysis:
-    """Sums the results of handles over the operators of one forward call; runs the model at the first question.
+    """Sums the results of handles over the operators of one forward call; runs the model when results are first needed.
 
     Args:
-        model: A module; DDP, DataParallel and compiled ones are looked into.
+        model: A module; wrappers (DDP, DataParallel, torch.compile) are unwrapped.
         inputs: A tensor, a tuple of positional arguments, or a mapping of keyword arguments.
-        kwargs: More keyword arguments.
+        kwargs: Further keyword arguments.
 
     Raises:
-        UsageError: It is no module.
-        Exception: What the model raises, at the first question.
+        UsageError: `model` is not a module.
+        Exception: Whatever the model raises, when results are first needed.
     """
 
-    # what can be set is replaced, never changed: copies share it
+    # settings are replaced, never modified, because copies share them
     _handles: Mapping[str, Handle] = {}
-    """Operator -> what counts it."""
+    """Operator -> its handle, which counts it."""
     _free: frozenset[str] = FREE
     """Operators that need no handle."""
     _ancestors = "owner"
@@ -61,42 +61,42 @@ class JitModelAnalysis:
 
     @property
     def model(self) -> nn.Module:
-        """The model that is analysed; of a compiled one, the original."""
+        """The analysed model; for a compiled one, the original."""
         return self._names.modules[""]
 
     def total(self, module_name: str = "") -> int:
-        """Sum over all operators inside a module."""
+        """Returns the sum over all operators inside a module."""
         return sum(self.by_operator(module_name).values())
 
     def by_operator(self, module_name: str = "") -> Counter[str]:
-        """Sums inside a module by operator."""
+        """Returns the sums inside a module, by operator."""
         return self._sums().counted[self._names.canonical(module_name)]
 
     def by_module(self) -> Counter[str]:
-        """Sums by module, submodules included; '' is the model."""
+        """Returns the sums by module, including submodules; '' is the model."""
         return Counter({name: sum(amounts.values()) for name, amounts in self._sums().counted.items()})
 
     def by_module_and_operator(self) -> dict[str, Counter[str]]:
-        """Sums by module, submodules included, and operator."""
+        """Returns the sums by module, including submodules, and operator."""
         return self._sums().counted
 
     def unsupported_ops(self, module_name: str = "") -> Counter[str]:
-        """Calls of operators inside a module that have no handle and are not ignored."""
+        """Returns the numbers of calls of operators inside a module that have no handle and are not ignored."""
         return self._sums().unsupported[self._names.canonical(module_name)]
 
     def uncalled_modules(self) -> set[str]:
-        """Modules in which nothing ran: never called, called by another method than `forward`, or empty."""
+        """Returns modules in which nothing ran: not called, called through a method other than `forward`, or empty."""
         return self._sums().untouched
 
     def set_op_handle(self, *args: Any, **kwargs: Handle | None) -> Self:
-        """Sets how operators count.
+        """Sets how operators are counted.
 
         Args:
             *args: Operator name, handle, operator name, handle, ...
-            **kwargs: Operator name = handle. None: the operator is free, even if it had a handle.
+            **kwargs: Operator name = handle; None to ignore the operator, even if it had a handle.
 
         Raises:
-            TypeError: A name without a handle.
+            TypeError: A name has no handle.
         """
         if len(args) % 2:
             raise TypeError(f"arguments must be pairs of an operator name and a handle; found {len(args)} arguments")
@@ -107,12 +107,12 @@ class JitModelAnalysis:
         return self
 
     def clear_op_handles(self) -> Self:
-        """Forgets all handles and what was to be ignored, the defaults of the class as well."""
+        """Forgets all handles and ignored operators, including the defaults of the class."""
         self._handles, self._free, self._found = {}, FREE, None
         return self
 
     def canonical_module_name(self, name: str) -> str:
-        """The name under which results have a module: the first of its names where it is shared.
+        """Returns the name of a module in results: the first of its names if it is shared.
 
         Raises:
             KeyError: The model has no such module.
@@ -120,34 +120,36 @@ class JitModelAnalysis:
         return self._names.canonical(name)
 
     def copy(self, new_model: nn.Module | None = None, new_inputs: object = None) -> Self:
-        """The same settings for another model or other inputs."""
+        """Returns an analysis with the same settings for another model or other inputs."""
         twin = copy.copy(self)
         twin._prepare(self.model if new_model is None else new_model,
                       self._inputs if new_inputs is None else new_inputs)
         return twin
 
     def tracer_warnings(self, mode: str) -> Self:
-        """Warnings while the model runs: 'all', 'no_tracer_warning' (torch.jit.TracerWarning is hidden) or 'none'."""
+        """Sets which warnings are shown while the model runs: 'all', 'no_tracer_warning' (not TracerWarning) or
+        'none'."""
         self._warnings = _one_of(("all", "no_tracer_warning", "none"), mode)
         return self
 
     def ancestor_mode(self, mode: str) -> Self:
-        """Whose an operator is: of the innermost module and its 'owner's, or of every 'caller' that is running."""
+        """Sets which modules an operator counts for: the innermost module and its 'owner's, or every running
+        'caller'."""
         self._ancestors, self._found = _one_of(("owner", "caller"), mode), None
         return self
 
     def unsupported_ops_warnings(self, enabled: bool) -> Self:  # noqa: FBT001 (fvcore's signature)
-        """Whether the log names operators without a handle."""
+        """Sets whether operators without a handle are logged."""
         self._logs_unsupported = enabled
         return self
 
     def uncalled_modules_warnings(self, enabled: bool) -> Self:  # noqa: FBT001 (fvcore's signature)
-        """Whether the log names modules in which nothing ran."""
+        """Sets whether modules in which nothing ran are logged."""
         self._logs_uncalled = enabled
         return self
 
     def quiet(self) -> Self:
-        """Warns of nothing from now on, as while text is made of it."""
+        """Disables all warnings permanently, as text functions do."""
         self._warnings, self._logs_unsupported, self._logs_uncalled = "none", False, False
         return self
 
@@ -170,7 +172,7 @@ class JitModelAnalysis:
 
 
 def _original(model: nn.Module) -> nn.Module:
-    """The module that torch.compile was given; any other module as it is."""
+    """Returns the module that torch.compile has wrapped, or the module itself."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, not {type(model).__name__}")
     inner: nn.Module = getattr(model, "_orig_mod", model) if type(model).__name__ == "OptimizedModule" else model
@@ -178,7 +180,7 @@ def _original(model: nn.Module) -> nn.Module:
 
 
 def _counts(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any], shown: str) -> Counts:
-    """Runs the model once, watched; warnings come through as `tracer_warnings` has it."""
+    """Counts one call of the model; warnings are shown as set by `tracer_warnings`."""
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = model.get_submodule("module")
     if isinstance(inputs, Mapping) and _accepts(model, inputs):
@@ -192,7 +194,7 @@ def _counts(model: nn.Module, inputs: Any, kwargs: Mapping[str, Any], shown: str
 
 
 def _accepts(model: nn.Module, arguments: Mapping[str, Any]) -> bool:
-    """True where a model's forward takes these keyword arguments."""
+    """Returns whether the model's forward accepts these keyword arguments."""
     try:
         inspect.signature(model.forward).bind(**arguments)
     except TypeError:
@@ -218,29 +220,29 @@ class FlopCountAnalysis(JitModelAnalysis):
 
 
 class ActivationCountAnalysis(JitModelAnalysis):
-    """Elements that convolutions and matrix products put out, by module and operator."""
+    """Elements in the outputs of convolutions and matrix products, by module and operator."""
 
     _handles = ACTIVATIONS
 
 
 Totals = tuple[defaultdict[str, float], Counter[str]]
-"""Sums by operator, and the calls of operators without a handle."""
+"""Sums by operator, and numbers of calls of operators without a handle."""
 
 
 def flop_count(model: nn.Module, inputs: object, supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
-    """Flops in 10^9.
+    """Counts flops, in units of 10^9.
 
     Args:
         model: The model to run.
         inputs: Its positional arguments.
-        supported_ops: Handles beside or in place of the usual ones.
+        supported_ops: Handles that complement or replace the default ones.
     """
     return _totals(FlopCountAnalysis(model, inputs), supported_ops, 1e9)
 
 
 def activation_count(model: nn.Module, inputs: object,
                      supported_ops: Mapping[str, Handle | None] | None = None) -> Totals:
-    """Activations in 10^6; arguments as of `flop_count`."""
+    """Counts activations, in units of 10^6; arguments as for `flop_count`."""
     return _totals(ActivationCountAnalysis(model, inputs), supported_ops, 1e6)
 
 

@@ -18,22 +18,22 @@ from distprof.peers.fvcore import by_name
 from distprof.peers.traced_ops import TracedOp, traced_ops
 
 Handle = Callable[[list[Any], list[Any]], Any]
-"""Values that went into an operator and came out -> a number, or a Counter of numbers by name."""
+"""Inputs and outputs of an operator -> a number, or a Counter of numbers by name."""
 
 
 class ModuleNames:
-    """All names of all modules of a model; results use the first name of a module that has several."""
+    """All names of all modules of a model; results use the first name of a module with several."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
-        """By every name; '' is the model."""
+        """Name -> module, for all names; '' is the model."""
         self.first: dict[nn.Module, str] = {}
-        """Modules before what they hold."""
+        """Module -> its first name; modules precede their submodules."""
         for name, module in self.modules.items():
             self.first.setdefault(module, name)
 
     def canonical(self, name: str) -> str:
-        """The first name of the module that has this name.
+        """Returns the first name of the module with this name.
 
         Raises:
             KeyError: The model has no such module.
@@ -43,7 +43,7 @@ class ModuleNames:
         return self.first[self.modules[name]]
 
     def callers(self, path: CallPath) -> set[str]:
-        """Modules that were running, with the wrappers around them."""
+        """Returns the running modules, including wrappers around them."""
         found = {""}
         for module in _running(path):
             name = self.first.get(module)
@@ -54,48 +54,49 @@ class ModuleNames:
         return found
 
     def owners(self, path: CallPath) -> set[str]:
-        """The innermost running module of the model and those above it by name."""
+        """Returns the innermost running module of the model, and those that contain it by name."""
         innermost = next((self.first[module] for module in _running(path) if module in self.first), "")
         return set(name_and_holders(innermost))
 
 
 def _running(path: CallPath) -> Iterator[nn.Module]:
-    """Modules that were running, innermost first."""
+    """Returns the running modules, innermost first."""
     modules = (inner.site.module() for inner in path.outward() if inner.site is not None)
     return (module for module in modules if module is not None)
 
 
 def name_and_holders(name: str) -> list[str]:
-    """The names of all that hold a module or parameter, the model ('') first, and its own: a.b is '', a, a.b."""
+    """Returns the names of all containers of a module or parameter, the model ('') first, then its own: '', a, a.b for
+    a.b."""
     parts = name.split(".") if name else []
     return [".".join(parts[:length]) for length in range(len(parts) + 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleSums:
-    """Results by the first name of each module, submodules included."""
+    """Results by the first name of each module, including submodules."""
 
     counted: dict[str, Counter[str]]
-    """Sums of what handles returned, by operator."""
+    """Sums of the results of handles, by operator."""
     unsupported: dict[str, Counter[str]]
-    """Calls of operators that have no handle and are not free."""
+    """Numbers of calls of operators that have no handle and are not free."""
     untouched: set[str]
     """Modules in which nothing ran."""
 
 
 def sum_by_module(counts: Counts, names: ModuleNames, handles: Mapping[str, Handle], free: Collection[str],
                   ancestors: str) -> ModuleSums:
-    """Asks the handles about every operator of a call.
+    """Calls the handles for every operator of a call, and sums up the results.
 
     Args:
         counts: The counted call.
-        names: Of the modules of the model.
-        handles: Operator -> what counts it.
+        names: Names of the modules of the model.
+        handles: Operator -> its handle.
         free: Operators that need no handle.
-        ancestors: An operator counts for the innermost module and its 'owner's, or for every 'caller' that is running.
+        ancestors: An operator counts for the innermost module and its 'owner's, or for every running 'caller'.
 
     Raises:
-        ValueError: A handle returned no number, or one of a type that may overflow.
+        ValueError: A handle returned something other than a number, or a number of a type that may overflow.
     """
     first = list(names.first.values())
     sums = ModuleSums(counted={name: Counter() for name in first}, unsupported={name: Counter() for name in first},

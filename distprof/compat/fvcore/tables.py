@@ -18,7 +18,8 @@ NAME, SHAPE = "name", "#elements or shape"
 
 
 def parameter_count(model: nn.Module) -> defaultdict[str, int]:
-    """Elements of every parameter and, summed, of every module that holds it; '' is the model. Tied ones count once."""
+    """Returns the elements of every parameter, and their sums for all modules; '' is the model. Tied ones count
+    once."""
     sums: defaultdict[str, int] = defaultdict(int)
     for name, parameter in model.named_parameters():
         for module in name_and_holders(name):
@@ -27,7 +28,7 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
 
 
 def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
-    """Parameters of a model as a table, modules down to a depth."""
+    """Returns a table of the parameters of a model and its modules down to a depth."""
     texts = {"": "0"} | {name: _scaled(number, 1, letters="GMK", trimmed=False)
                          for name, number in parameter_count(model).items()} | _parameter_shapes(model)
     root = _row_tree({name: {SHAPE: text} for name, text in texts.items()})
@@ -36,13 +37,13 @@ def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
 
 def flop_count_table(flops: JitModelAnalysis, max_depth: int = 3, activations: JitModelAnalysis | None = None,
                      show_param_shapes: bool = True) -> str:  # noqa: FBT001 (fvcore's signature)
-    """Parameters, flops and activations by module as a table; a module with one child that has the same is one row.
+    """Returns a table of parameters, flops and activations by module; a module and its only child share a row if equal.
 
     Args:
         flops: A `FlopCountAnalysis`.
-        max_depth: How deep to go.
-        activations: An `ActivationCountAnalysis` for one more column.
-        show_param_shapes: Rows for parameters, with their shapes.
+        max_depth: Largest depth of a row.
+        activations: An `ActivationCountAnalysis` for another column.
+        show_param_shapes: Whether to add rows for parameters, with their shapes.
     """
     header = "#parameters or shape" if show_param_shapes else "#parameters"
     numbers, uncalled = _numbers(header, {"#flops": flops, "#activations": activations})
@@ -61,7 +62,7 @@ def flop_count_table(flops: JitModelAnalysis, max_depth: int = 3, activations: J
 
 
 def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None = None) -> str:
-    """The model as `print(model)` shows it, with parameters, flops and activations of every module."""
+    """Returns the text of `print(model)`, with parameters, flops and activations of every module."""
     numbers, uncalled = _numbers("#params", {"#flops": flops, "#acts": activations})
     never: set[str] = set().union(*uncalled.values())
     facts = {}
@@ -74,7 +75,7 @@ def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None
 
 
 class _Printed(nn.Module):
-    """Takes the place of a module in print: same name, its description and its numbers, the same below it."""
+    """Replaces a module for printing: the same name and description, plus its numbers; its children likewise."""
 
     def __init__(self, module: nn.Module, name: str, facts: Mapping[str, str]) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class _Printed(nn.Module):
 
 def _numbers(params: str, analyses: Mapping[str, JitModelAnalysis | None],
              ) -> tuple[dict[str, Mapping[str, float]], dict[str, set[str]]]:
-    """Label -> numbers by name, parameters first; label of an analysis -> modules in which nothing ran."""
+    """Returns label -> numbers by name, parameters first; and label of an analysis -> modules in which nothing ran."""
     made = {label: analysis.quiet() for label, analysis in analyses.items() if analysis is not None}
     found: dict[str, Mapping[str, float]] = {params: parameter_count(made["#flops"].model)}
     return (found | {label: analysis.by_module() for label, analysis in made.items()},
@@ -106,18 +107,18 @@ def _parameter_shapes(model: nn.Module) -> dict[str, str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """A module or a parameter."""
+    """A module or parameter."""
 
     name: str
-    """Full, like features.0.weight; '' is the model."""
+    """Full name, like features.0.weight; '' is the model."""
     cells: dict[str, str]
     """Column -> text; a column may be missing."""
     below: list[_Row] = field(default_factory=list)
 
     def lines(self, columns: Sequence[str], max_depth: int, depth: int = 0, prefix: str = "") -> Iterator[list[str]]:
-        """The cells of this row and those below it, indented, down to a depth; names lack the prefix, which all have.
+        """Yields the cells of this row and those below it, indented, down to a depth; names omit the prefix.
 
-        The prefix is the name of the first row: several modules may have become one row.
+        The prefix is the name of the first row, which is not '' if the model was joined with its only child.
         """
         indent = " " * depth
         yield [indent + (self.name.removeprefix(prefix) or "model"),
@@ -129,7 +130,7 @@ class _Row:
 
 
 def _row_tree(cells: Mapping[str, dict[str, str]]) -> _Row:
-    """The row of the model, with all others below it; the cells are by name, and the name above each is there too."""
+    """Returns the row of the model, with all others below it; `cells` has each name, and all names above it."""
     rows = {name: _Row(name=name, cells=texts) for name, texts in cells.items()}
     for name, row in rows.items():
         if name:
@@ -138,21 +139,21 @@ def _row_tree(cells: Mapping[str, dict[str, str]]) -> _Row:
 
 
 def _joined(row: _Row) -> _Row:
-    """Rows with one row below them that differs in no cell both fill become that row."""
+    """Joins rows with their only child if no cell that both fill differs; returns the rows."""
     while len(row.below) == 1 and (cells := _together(row.cells, row.below[0].cells)) is not None:
         row = _Row(name=row.below[0].name, cells=cells, below=row.below[0].below)
     return _Row(name=row.name, cells=row.cells, below=[_joined(below) for below in row.below])
 
 
 def _together(upper: Mapping[str, str], lower: Mapping[str, str]) -> dict[str, str] | None:
-    """The filled cells of two rows; None where they have other columns or differ in a cell."""
+    """Returns the joint cells of two rows; None if their columns or a cell that both fill differ."""
     differs = upper.keys() != lower.keys() or any(
         upper[column] and lower[column] and upper[column] != lower[column] for column in upper)
     return None if differs else {column: upper[column] or lower[column] for column in upper}
 
 
 def _pipe_table(headers: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns; a column of nothing but integers is flush right."""
+    """Returns a Markdown table with aligned columns; columns of integers are aligned right."""
     columns = [_column(cells) for cells in zip(headers, *lines, strict=True)]
     return "\n".join(f"|{'|'.join(cells)}|" for cells in zip(*columns, strict=True))
 
@@ -168,7 +169,8 @@ def _column(cells: Sequence[str]) -> list[str]:
 
 
 def _scaled(number: float, digits: int, *, letters: str = "PTGMK", trimmed: bool = True) -> str:
-    """A number in the largest scale of which it exceeds a tenth: 123456 is 0.123M. Trimmed: no zeros at the end."""
+    """Formats a number with the largest prefix of which it exceeds a tenth: 0.123M for 123456; `trimmed` removes final
+    zeros."""
     for letter in letters:
         if number > SCALES[letter] / 10:
             text = f"{number / SCALES[letter]:.{digits}f}"

@@ -1,4 +1,4 @@
-"""MegEngine's profiler as a drop-in for programs of torch: the same names, arguments, files and tables.
+"""MegEngine's profiler for torch programs, as a drop-in: the same names, arguments, files and tables.
 
     from distprof.compat.megengine import Profiler, profile
 
@@ -25,7 +25,7 @@ __all__ = ["Profiler", "is_profiling", "merge_trace_events", "profile", "scope",
 
 
 def __getattr__(name: str) -> Any:
-    # tables are printed without torch
+    # lazily, because tables are printed without torch
     if name in _HOMES:
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""The Chrome trace of a profiled region: events of the topics that are on, and what other files are compared by."""
+"""The Chrome trace of a profiled region: events of the selected topics, and the clock for comparing files."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from distprof.process.identity import Identity
 
 DEFAULT = Topic.OPERATOR | Topic.SCOPE
 READS = frozenset(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
-"""Operators that give the script a value."""
+"""Operators that return a tensor's value to the script."""
 BLOCKING = READS | {"aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim"}
-"""Operators whose result depends on values, so that the host waits for them."""
+"""Operators that make the host wait, because their results depend on values."""
 BLOCKING_CALLS = ("Synchronize", "cudaMemcpy")
-"""Found in names of calls of the runtime that wait; `cudaMemcpyAsync` does not."""
+"""Occur in names of runtime calls that wait; `cudaMemcpyAsync` does not wait."""
 BY_CATEGORY = {
     "kernel": Topic.OPERATOR, "gpu_memcpy": Topic.OPERATOR, "gpu_memset": Topic.OPERATOR, "fwdbwd": Topic.OPERATOR,
     "cuda_runtime": Topic.COMMAND, "cuda_driver": Topic.COMMAND, "ac2g": Topic.COMMAND | Topic.OPERATOR,
@@ -27,7 +27,7 @@ BY_CATEGORY = {
 
 
 def topics_of(category: str, name: str) -> Topic:
-    """The topics that an event of torch.profiler belongs to; none for what no topic shows."""
+    """Returns the topics of a torch.profiler event; an empty one if no topic shows it."""
     if name.endswith(COMPILE_SLICE_END):
         return Topic.SHAPE_INFER
     found = BY_CATEGORY.get(category, Topic(0))
@@ -41,7 +41,7 @@ def topics_of(category: str, name: str) -> Topic:
 
 
 def wanted(event: dict[str, Any], topic: Topic) -> bool:
-    """True for an event that one of the topics shows; an arrow needs those of both its ends."""
+    """Returns whether one of the topics shows an event; an arrow requires the topics of both its ends."""
     found = topics_of(str(event.get("cat", "")), str(event.get("name", "")))
     return bool(found) and (found & topic == found if event.get("ph") in ("s", "f") else bool(found & topic))
 
@@ -52,26 +52,26 @@ def _waits(name: str) -> bool:
 
 MEMORY_EVENT = "[memory]"
 KEPT = ("deviceProperties", "host_name", "displayTimeUnit")
-"""What Kineto says about the whole."""
+"""Top-level keys of Kineto's trace that are kept."""
 Timed = Iterator[tuple[int, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How a timeline is written."""
+    """How to write a timeline."""
 
     topic: Topic
     align_time: bool
-    """Times since the epoch; else since the start."""
+    """Whether times are since the epoch, rather than since the start."""
     show_operator_name: bool
-    """Else each operator is called `Operator`."""
+    """False to call each operator `Operator`."""
     with_backtrace: bool
     sample_rate: int
-    """Of the counter of memory: each of so many changes; 0: all, where the topic MEMORY is on."""
+    """The memory counter has one of this number of changes; 0: all changes, if the topic MEMORY is on."""
 
 
 class Recorded:
-    """What Kineto wrote of a region."""
+    """Kineto's trace of a region."""
 
     def __init__(self, text: bytes, start_ns: int, end_ns: int) -> None:
         """Reads the trace; `start_ns` and `end_ns` are since the epoch."""
@@ -79,18 +79,18 @@ class Recorded:
         self.start_ns, self.end_ns = start_ns, end_ns
 
     def lifetimes(self) -> list[Lifetime]:
-        """Memory of tensors."""
+        """Returns the allocations of tensors."""
         return lifetimes(self._memory())
 
     def chrome_timeline(self, look: Look) -> bytes:
-        """A trace for Chrome and Perfetto, and for `distprof merge` and `distprof ops`."""
+        """Returns a trace for Chrome, Perfetto, `distprof merge` and `distprof ops`."""
         zero_ns = 0 if look.align_time else self.start_ns
         identity = Identity.read()
         return msgspec.json.encode({
             **{key: self._trace[key] for key in KEPT if key in self._trace}, "schemaVersion": 1,
             "baseTimeNanoseconds": zero_ns,
             "distributedInfo": {"rank": identity.rank, "world_size": identity.world_size},
-            # the time at ts 0, by which merge_trace_events compares files
+            # the time of ts 0, by which merge_trace_events aligns files
             "metadata": {"localTime": str(zero_ns), "startTime": str(self.start_ns)},
             "traceEvents": [*self._names(), *(_at(event, at_ns - zero_ns) for at_ns, event in self._events(look))]})
 
@@ -121,6 +121,6 @@ class Recorded:
 
 
 def _at(event: dict[str, Any], ns: int) -> dict[str, Any]:
-    # as text: a double has no nanoseconds left since the epoch
+    # as text: a double cannot represent nanoseconds since the epoch
     sign, ns = ("-" if ns < 0 else ""), abs(ns)
     return event | {"ts": msgspec.Raw(f"{sign}{ns // 1000}.{ns % 1000:03d}".encode())}

@@ -1,4 +1,4 @@
-"""How the commands of this package end: an error is one line on stderr, and the exit code says which."""
+"""How the commands of this package end: errors are one line on stderr, and have their own exit codes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distprof.terminal import say
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises what it would print with its usage."""
+    """A parser that raises errors instead of printing them with the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"python -m {self.prog} -h lists the flags")
 
 
 def exit_code(run: Callable[[], object]) -> int:
-    """Runs a command; returns 0, or what the error ends a process with."""
+    """Runs a command; returns 0, or the exit code of its error."""
     try:
         run()
     except DistprofError as error:

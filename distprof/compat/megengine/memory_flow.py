@@ -1,4 +1,4 @@
-"""When memory of tensors was allocated and freed, and a drawing of it."""
+"""Allocations of tensors, and a drawing of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xml.sax.saxutils import quoteattr
 from distprof.units import duration, size
 
 DEVICES = {0: "cpu", 1: "cuda"}
-"""torch's number of a type of device -> name."""
+"""torch's number of a device type -> name."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Lifetime:
-    """One piece of memory."""
+    """One allocation."""
 
     address: int
     num_bytes: int
@@ -24,20 +24,21 @@ class Lifetime:
     thread: Any
     start_ns: int
     end_ns: int | None = None
-    """None: it was alive at the end."""
+    """None if it was still allocated at the end."""
 
 
 def device_of(args: dict[str, Any]) -> str:
-    """`cpu`, `cuda:0`."""
+    """Returns the device of an event, like `cpu` or `cuda:0`."""
     name = DEVICES.get(args.get("Device Type", -1), f"device {args.get('Device Type')}")
     return name if args.get("Device Id", -1) < 0 else f"{name}:{args['Device Id']}"
 
 
 def lifetimes(instants: Iterable[tuple[int, dict[str, Any]]]) -> list[Lifetime]:
-    """Pieces of memory that were allocated, in the order of their allocation.
+    """Returns allocations, in order.
 
     Args:
-        instants: Time and event of each `[memory]`. What was freed and never allocated is of before.
+        instants: Time and event of each `[memory]`. Memory that is freed without having been allocated is ignored, as
+            it is older.
     """
     found, alive = list[Lifetime](), dict[tuple[str, int], Lifetime]()
     for at_ns, event in sorted(instants, key=lambda one: one[0]):
@@ -55,7 +56,7 @@ def lifetimes(instants: Iterable[tuple[int, dict[str, Any]]]) -> list[Lifetime]:
 
 
 def slices(found: Iterable[Lifetime], end_ns: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """An asynchronous slice for each."""
+    """Yields an asynchronous slice for each allocation."""
     for number, one in enumerate(found):
         common = {"cat": "TensorLifetime", "name": f"{size(one.num_bytes)} on {one.device}", "pid": one.process,
                   "tid": one.thread, "id": number}
@@ -65,7 +66,7 @@ def slices(found: Iterable[Lifetime], end_ns: int) -> Iterator[tuple[int, dict[s
 
 
 def counters(instants: Iterable[tuple[int, dict[str, Any]]], every: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Bytes allocated on each device, at each of so many changes."""
+    """Yields the bytes allocated on a device, at one of `every` changes."""
     for number, (at_ns, event) in enumerate(instants):
         args = event.get("args", {})
         if number % every == 0 and "Total Allocated" in args:
@@ -75,15 +76,15 @@ def counters(instants: Iterable[tuple[int, dict[str, Any]]], every: int) -> Iter
 
 NS_PER_PIXEL, BYTES_PER_PIXEL, GAP = 100_000, 1_000_000, 4.0
 THINNEST = 0.2
-"""Pixels of the smallest rectangle."""
+"""Minimum width and height of a rectangle, in pixels."""
 GREYS = ((0, "#f0f0f0"), (100_000, "#d0d0d0"), (1_000_000, "#b0b0b0"), (10_000_000, "#909090"),
          (100_000_000, "#606060"), (1_000_000_000, "#303030"))
-"""Lifetime in ns from which a rectangle has a colour."""
+"""Colours of rectangles, and the lifetimes in ns from which they apply."""
 NAMESPACE = "urn:distprof:tag"
 
 
 def memory_flow(found: Sequence[Lifetime], start_ns: int, end_ns: int) -> str:
-    """An SVG file; what is known of a tensor is in attributes `tag:...` of its rectangle."""
+    """Returns an SVG file; attributes `tag:...` of a rectangle describe its tensor."""
     tops, height = _rows(found)
     width = max((end_ns - start_ns) / NS_PER_PIXEL, 1.0)
     body = "\n".join(_rectangles(found, tops, start_ns, end_ns))
@@ -107,7 +108,7 @@ def _rectangles(found: Sequence[Lifetime], tops: Sequence[float], start_ns: int,
 
 
 def _rows(found: Sequence[Lifetime]) -> tuple[list[float], float]:
-    """Upper edge of each rectangle, and the height of all. Addresses that nothing uses take a few pixels at most."""
+    """Returns the upper edge of each rectangle, and the total height. Unused addresses take at most a few pixels."""
     tops, bottom, device, behind = [0.0] * len(found), 0.0, "", 0
     for number in sorted(range(len(found)), key=lambda one: (found[one].device, found[one].address)):
         one = found[number]

@@ -1,4 +1,4 @@
-"""Several timelines in one, on one clock."""
+"""Merges several timelines into one, on a common clock."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ NAME = re.compile(r"[0-9]+\.chrome_timeline\.json")
 MERGED = "merge.chrome_timeline.json"
 FLOW = ("s", "t", "f")
 ASYNC = ("b", "n", "e", "S", "T", "p", "F")
-# a double has no nanoseconds left since the epoch
+# a double cannot represent nanoseconds since the epoch
 DECODER = msgspec.json.Decoder(float_hook=Decimal)
 ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """One file."""
+    """Content of one file."""
 
     path: Path
     zero_ns: int | None
-    """Time of ts 0; None where the file does not say it."""
+    """Time of ts 0; None if the file does not state it."""
     events: Sequence[dict[str, Any]]
 
 
 def merge_trace_events(directory: str | Sequence[str], target: str | None = None) -> str:
     """Merges timelines of several processes.
 
-    Files may begin with an event `Metadata` (MegEngine 1.5), have `metadata` beside the events (since 1.6), or be an
-    array of events (1.3 and 1.4). Times of each are shifted by what its clock was ahead when it started; processes with
-    one id are kept apart, and so are arrows.
+    Files may begin with an event `Metadata` (MegEngine 1.5), have `metadata` next to the events (since 1.6), or be an
+    array of events (1.3 and 1.4). The times of each file are shifted by the difference of its ts 0 from the earliest
+    one. Processes with the same id get different ids, as do arrows.
 
     Args:
-        directory: A folder with `<pid>.chrome_timeline.json` files; or a list of what their names begin with.
-        target: What the name of the merged file begins with; without it, `merge` in the folder.
+        directory: A folder with `<pid>.chrome_timeline.json` files, or a list of file names without
+            `.chrome_timeline.json`.
+        target: Name of the merged file without `.chrome_timeline.json`; by default `merge` in the folder.
 
     Returns:
         The path of the merged file.
 
     Raises:
-        DataError: There is nothing to merge, or a file is no timeline.
+        DataError: There is nothing to merge, or a file is not a timeline.
         OutputError: The merged file cannot be written.
     """
     paths, out = _places(directory, target)
@@ -118,12 +119,12 @@ class _Numbers:
         self._taken = set[Any]()
 
     def of(self, file: int, pid: object) -> Any:
-        """The id itself where no other file has it, else one that nobody has."""
+        """Returns the id itself if no other file has it, or else an unused one."""
         key = (file, pid)
         if key not in self._known:
             free = pid
             while free in self._taken:
-                free = len(self._taken) + (1 << 22)  # above those of Linux
+                free = len(self._taken) + (1 << 22)  # above Linux's process ids
                 while free in self._taken:
                     free += 1
             self._taken.add(free)
@@ -131,7 +132,7 @@ class _Numbers:
         return self._known[key]
 
     def labels(self, file: int, path: Path) -> Iterator[dict[str, Any]]:
-        """What names the file beside each process of it that has another id than in its file."""
+        """Yields events that name the original id and file of each process whose id was changed."""
         for (of_file, pid), free in self._known.items():
             if of_file == file and free != pid:
                 yield {"ph": "M", "name": "process_labels", "pid": free, "args": {

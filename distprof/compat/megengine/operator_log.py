@@ -1,4 +1,4 @@
-"""Every operator of a call with its tensors and times, as MegEngine's profile of a graph has them."""
+"""Records every operator of a call with its tensors and times, as in MegEngine's profile of a graph."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Call:
     name: str
     operator: str
     inputs: Sequence[int]
-    """Numbers of variables."""
+    """Indices of variables."""
     outputs: Sequence[int]
     in_shapes: Sequence[list[int]]
     out_shapes: Sequence[list[int]]
     in_layouts: Sequence[list[int] | None]
-    """Strides of inputs that are not contiguous."""
+    """Strides of inputs; None if contiguous."""
     param: dict[str, Any]
     cost: Cost
     thread: int
@@ -43,28 +43,28 @@ class Call:
     end_ns: int
     device: str
     events: tuple[Any, Any] | None
-    """Of CUDA, before and behind."""
+    """CUDA events before and after the call; None if there are none."""
 
 
 class OperatorLog(TorchDispatchMode):
-    """Writes down the operators that run while it is on; module calls give them names."""
+    """Records the operators that run while it is on, named after the running modules."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.variables: list[dict[str, Any]] = []
-        """By number."""
+        """Descriptions of variables, by index."""
         self.error: Exception | None = None
-        """Why operators are missing."""
+        """Why operators are missing; None if none are."""
         self._numbers: dict[Any, int] = {}
         self._scopes = ModuleScopes(ModuleMap(), lambda function: function, lambda _: None)
         self._lock = threading.Lock()
 
     def enter(self, frame: Frame) -> None:
-        """Module calls only say where the script is."""
+        """Does nothing: module calls only show where the script is."""
 
     def exit(self, frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        """Likewise."""
+        """Does nothing."""
 
     def __enter__(self) -> Any:
         self._scopes.add(self)
@@ -80,7 +80,7 @@ class OperatorLog(TorchDispatchMode):
                            kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
-            return NotImplemented  # it unwraps itself; this mode gets its parts
+            return NotImplemented  # the tensor unwraps itself; this mode then gets its parts
         name = formulas.name_of(func)
         if name.startswith(NOT_WORK):
             return func(*args, **kwargs)
@@ -130,7 +130,7 @@ class OperatorLog(TorchDispatchMode):
 
 
 def graph_of(log: OperatorLog) -> dict[str, Any]:
-    """Operators and variables."""
+    """Returns operators and variables, as in `graph_exec` of a profile."""
     return {"operator": {str(number): {
         "name": call.name, "type": type_of(call.operator), "id": str(number), "input": list(map(str, call.inputs)),
         "output": list(map(str, call.outputs))} for number, call in enumerate(log.calls)},
@@ -138,7 +138,7 @@ def graph_of(log: OperatorLog) -> dict[str, Any]:
 
 
 def footprints_of(log: OperatorLog) -> dict[str, Any]:
-    """FLOPs (0: unknown), bytes, shapes and arguments of each operator."""
+    """Returns FLOPs (0: unknown), bytes, shapes and arguments of each operator."""
     found = dict[str, Any]()
     for number, call in enumerate(log.calls):
         found[str(number)] = {
@@ -149,8 +149,8 @@ def footprints_of(log: OperatorLog) -> dict[str, Any]:
 
 
 def _identity(tensor: torch.Tensor) -> Any:
-    """Memory and place in it: to backward a kept tensor is another object. Memory that is used again has a new number,
-    as an operator has written it.
+    """Returns the storage of a tensor, and its place there: backward sees a saved tensor as another object. Reused
+    memory gets a new index, because an operator has written it.
     """
     try:
         return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
@@ -163,7 +163,7 @@ def _strides(tensor: torch.Tensor) -> list[int] | None:
 
 
 def _cuda_events(device: str) -> tuple[Any, Any] | None:
-    # events are of the current device, and none can be while a graph is captured
+    # events belong to the current device, and cannot be recorded while a graph is captured
     if not device.startswith("cuda") or torch.device(device).index != torch.cuda.current_device():
         return None
     if torch.cuda.is_current_stream_capturing():

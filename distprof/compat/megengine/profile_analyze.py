@@ -1,4 +1,4 @@
-"""Prints where a profile's time goes, operator by operator, with the flags of MegEngine's `profile_analyze`.
+"""Prints the time of each operator in a profile, with the flags of MegEngine's `profile_analyze`.
 
     python -m distprof.compat.megengine.profile_analyze profiling.json -t 5
     python -m distprof.compat.megengine.profile_analyze runs/a -t 5 --aggregate-by type --aggregate sum
@@ -22,7 +22,7 @@ HEAD_BYTES = 1 << 16
 
 
 def parser() -> Parser:
-    """All flags; those that MegEngine has take what they take there, and default to the same."""
+    """Returns the parser; flags that MegEngine has accept the same values and have the same defaults."""
     found = Parser(prog=PROG, description="List the operators of a MegEngine profile, a run or traces.")
     add = found.add_argument
     add("dump", nargs="+", type=Path, metavar="FILE|RUN",
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def analyze(arguments: Sequence[str] | None = None) -> str:
-    """What the command prints.
+    """Returns what the command prints.
 
     Raises:
-        UsageError: The flags make no sense.
+        UsageError: The flags are invalid.
         DataError: The profile cannot be read.
     """
     args = parser().parse_args(arguments)
@@ -94,7 +94,8 @@ def read(paths: Sequence[Path]) -> Profile:
 
 
 def _is_dump(path: Path) -> bool:
-    """True for JSON that is no trace of Chrome, which has its events, or what it is of, at the beginning."""
+    """Returns whether a file is JSON but not a Chrome trace, which has its events or its schema version near the
+    beginning."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

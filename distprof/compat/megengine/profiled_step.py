@@ -1,4 +1,4 @@
-"""`trace` and `get_profile` of MegEngine: a function whose operators are measured, as a dictionary for JSON."""
+"""MegEngine's `trace` and `get_profile`: measures the operators of a function; the result is a dictionary for JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distprof.terminal import say
 FOR_MEGENGINE = (
     "capture_as_const", "record_only", "sublinear_memory_config", "dtr_config", "opt_level", "graph_opt_config",
     "symbolic_shape", "without_host", "imperative")
-"""Arguments about MegEngine's compiler, which have no effect."""
+"""Arguments for MegEngine's compiler, which have no effect."""
 
 
 class Traced:
-    """A function of a training or inference step."""
+    """A function, such as a training or inference step, whose calls can be measured."""
 
     def __init__(self, function: Callable[..., Any], *, profiling: bool) -> None:
-        """Wraps it; with `profiling` each call is measured, and the last one kept."""
+        """Wraps a function; with `profiling`, each call is measured, and the last profile is kept."""
         update_wrapper(self, function)
         self._function, self._profiling = function, profiling
         self._profile: dict[str, Any] | None = None
@@ -45,14 +45,14 @@ class Traced:
         return result
 
     def __get__(self, instance: object, _owner: type | None = None) -> Any:
-        """As a method."""
+        """Binds it as a method."""
         return self if instance is None else MethodType(self, instance)
 
     def get_profile(self) -> dict[str, Any]:
-        """Operators of the last call: what `json.dump` writes and `profile_analyze` reads.
+        """Returns the operators of the last call; `profile_analyze` reads them if written with `json.dump`.
 
         Raises:
-            UsageError: Calls are not profiled, or there was none.
+            UsageError: Calls are not profiled, or there was no call.
         """
         if self._profile is None:
             raise UsageError("get_profile() needs a profiled call first",
@@ -61,7 +61,7 @@ class Traced:
 
 
 class _Begin:
-    """When a call began, on the host and on the device."""
+    """The beginning of a call, on the host and on the device."""
 
     def __init__(self) -> None:
         self._event: Any = None
@@ -72,7 +72,7 @@ class _Begin:
         self._ns = time.perf_counter_ns()
 
     def times_of(self, log: OperatorLog) -> dict[str, Any]:
-        """Seconds since then, by operator and lane."""
+        """Returns seconds since the beginning, by operator and lane."""
         device, host = dict[str, Any](), dict[str, Any]()
         if any(call.events for call in log.calls):
             torch.cuda.synchronize()
@@ -86,16 +86,17 @@ class _Begin:
 
 
 def trace(*args: Any, symbolic: bool = False, profiling: bool = False, **others: Any) -> Any:
-    """`@trace` or `@trace(symbolic=True, profiling=True)`: nothing is compiled; with `profiling`, calls are measured.
+    """Decorates a function with `@trace` or `@trace(symbolic=True, profiling=True)`; nothing is compiled.
 
     Args:
         *args: The function, or nothing.
-        symbolic: Has no effect; MegEngine would compile.
-        profiling: Measures each operator of a call; the function gets a method `get_profile`.
-        **others: Of `FOR_MEGENGINE`.
+        symbolic: Has no effect; MegEngine would compile the function.
+        profiling: Whether to measure each operator of a call; the method `get_profile` of the function returns the
+            result.
+        **others: Arguments in `FOR_MEGENGINE`.
 
     Raises:
-        UsageError: There is no such argument.
+        UsageError: An argument is unknown.
     """
     del symbolic
     unknown = [name for name in others if name not in FOR_MEGENGINE]

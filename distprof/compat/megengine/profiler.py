@@ -19,7 +19,7 @@ PROG = "distprof.compat.megengine.profiler"
 
 
 def parser() -> Parser:
-    """All flags."""
+    """Returns the parser."""
     found = Parser(prog=PROG, description="Profile a script with MegEngine's topics.", allow_abbrev=False)
     add = found.add_argument
     add("-m", "--module", action="store_true", help="treat the script as a module name")
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str] | None = None) -> None:
     Raises:
         UsageError: There is nothing to do.
         DataError: There is nothing to merge.
-        SystemExit: The script ends so.
+        SystemExit: The script raised it.
     """
     args = parser().parse_args(arguments)
     if args.script is None and not args.merge_trace_events:

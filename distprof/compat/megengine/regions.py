@@ -1,4 +1,4 @@
-"""`Profiler` and `profile`, as MegEngine 1.3 to 1.4 and 1.5 to 1.13 have them."""
+"""`Profiler` and `profile` as in MegEngine 1.3 to 1.4, and as in 1.5 to 1.13 (the newer constructor)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from distprof.errors import UsageError
 from distprof.terminal import say
 
 OPTIONS = {"sample_rate": 0, "profile_device": 1, "num_tensor_watch": 10, "enable_cupti": 0}
-"""Options of the newer constructor and their defaults. `num_tensor_watch` and `enable_cupti` have no effect: torch
-needs no number of tensors, and its profiler always asks CUPTI."""
+"""Options of the newer constructor, and their defaults. `num_tensor_watch` and `enable_cupti` have no effect: torch
+does not limit the number of tensors, and its profiler always uses CUPTI."""
 _active: list[Profiler] = []
 
 
 class Profiler(ContextDecorator):
-    """Records the region that it is around, as context manager, as decorator, or between `start` and `stop`.
+    """Records a region of code: as a context manager, as a decorator, or between `start` and `stop`.
 
-    Each region is recorded anew, and the file holds the last one: the first is written when it ends, later ones by
-    `dump`, when the profiler goes, or at the end of the process.
+    Each region is recorded separately, and the file contains the last one: the first is written when it ends, later
+    ones by `dump`, when the profiler is deleted, or at the end of the process.
     """
 
     COMMAND, OPERATOR, TENSOR_LIFETIME = Topic.COMMAND, Topic.OPERATOR, Topic.TENSOR_LIFETIME
@@ -42,19 +42,21 @@ class Profiler(ContextDecorator):
         """Begins without recording.
 
         Args:
-            path: Files are `<path>.<format>`. With an argument that only the newer constructor has, or where it is a
-                folder or ends in `/`: a folder, and files are `<pid>.<format>`.
+            path: Files are `<path>.<format>` (`<path>.rank<N>.<format>` if there are several ranks). If an argument
+                that only the newer constructor has is given, or `path` is a folder or ends in `/`: a folder with files
+                `<pid>.<format>`.
             format: chrome_timeline.json or memory_flow.svg.
-            formats: Several of these.
-            with_backtrace: Also records the Python functions that run.
-            with_scopes: Also opens a slice for each function of torch and method of tensors.
-            topic: Topics, combined with `|`; OPERATOR and SCOPE, or ALL with the newer constructor.
-            align_time: Times are since the epoch, so that files compare; else since the start of the region.
-            show_operator_name: False: each operator is called `Operator`.
+            formats: Several formats.
+            with_backtrace: Whether to also record the Python functions that run.
+            with_scopes: Whether to add a slice for each call of a torch function or tensor method.
+            topic: Topics, combined with `|`; by default OPERATOR and SCOPE, or ALL with the newer constructor.
+            align_time: Whether times are since the epoch, so that files can be compared, rather than since the start of
+                the region.
+            show_operator_name: False to call each operator `Operator`.
             **options: Integers, see `OPTIONS`.
 
         Raises:
-            UsageError: A format, topic or option is not known.
+            UsageError: A format, topic or option is unknown.
         """
         newer = formats is not None or with_backtrace or with_scopes or bool(options)
         wanted = tuple(dict.fromkeys([format] if formats is None else formats))
@@ -76,7 +78,7 @@ class Profiler(ContextDecorator):
         weakref.finalize(self, self._output.write)
 
     def start(self) -> Profiler:
-        """Begins a region. Where another profiler is on, nothing is recorded, and a line says so."""
+        """Begins a region. If another profiler is on, nothing is recorded, and a line on stderr says so."""
         self._depth += 1
         if self._depth > 1:
             return self
@@ -93,7 +95,7 @@ class Profiler(ContextDecorator):
         return self
 
     def stop(self) -> None:
-        """Ends it; calls without a `start` do nothing."""
+        """Ends the region; does nothing without a `start`."""
         self._depth = max(self._depth - 1, 0)
         if self._depth or self._session is None:
             return
@@ -112,7 +114,7 @@ class Profiler(ContextDecorator):
             pass
 
     def dump(self) -> None:
-        """Writes the last region that ended."""
+        """Writes the last region that has ended."""
         self._output.write()
 
     def __enter__(self) -> Profiler:
@@ -123,7 +125,8 @@ class Profiler(ContextDecorator):
 
 
 def profile(*args: Any, **kwargs: Any) -> Any:
-    """`@profile` or `@profile(...)`: each call of the function is a region of a `Profiler` with these arguments."""
+    """Decorates a function with `@profile` or `@profile(...)`: each call is a region of a `Profiler` with these
+    arguments."""
     if len(args) == 1 and not kwargs and callable(args[0]):
         function: Callable[..., Any] = args[0]
         return Profiler()(function)
@@ -132,13 +135,13 @@ def profile(*args: Any, **kwargs: Any) -> Any:
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """A slice of that name, around what runs inside."""
+    """A context whose body becomes a slice with this name."""
     with torch.autograd.profiler.record_function(name):
         yield
 
 
 def is_profiling() -> bool:
-    """True while a `Profiler` records."""
+    """Returns whether a `Profiler` is recording."""
     return bool(_active)
 
 

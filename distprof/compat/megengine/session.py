@@ -1,4 +1,4 @@
-"""A region that torch.profiler records, with slices of modules and functions, and the files made of it."""
+"""Records a region with torch.profiler, including slices of modules and functions, and writes its files."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from distprof.recording.tracing.timeline import kineto_begins
 from distprof.terminal import say
 
 PROPERTIES = ("__get__", "__set__", "__delete__")
-"""Functions that read and write an attribute of a tensor, which takes no time."""
+"""Functions that only access an attribute of a tensor, which takes no time."""
 
 
 class ModuleSlices:
-    """A slice for each call of a module."""
+    """Adds a slice for each call of a module."""
 
     def enter(self, frame: Frame) -> None:
-        """Opens it."""
+        """Opens the slice."""
         if not frame.repeats_outer:
             frame.data[self] = scope = torch.autograd.profiler.record_function(
                 frame.site.path or frame.site.class_name)
             scope.__enter__()
 
     def exit(self, frame: Frame, _args: tuple[Any, ...], _kwargs: dict[str, Any], _result: object) -> None:
-        """Closes it."""
+        """Closes the slice."""
         scope = frame.data.pop(self, None)
         if scope is not None:
             scope.__exit__(None, None, None)
 
 
 class FunctionSlices(TorchFunctionMode):
-    """A slice for each function of torch, and each method of a tensor, that the script calls."""
+    """Adds a slice for each torch function and tensor method that the script calls."""
 
     def __torch_function__(self, func: Callable[..., Any], _types: Sequence[type], args: tuple[Any, ...] = (),
                            kwargs: dict[str, Any] | None = None) -> Any:
@@ -58,17 +58,17 @@ class FunctionSlices(TorchFunctionMode):
 
 
 class Session:
-    """Records from when it is made until `stop`."""
+    """Records from its creation until `stop`."""
 
     def __init__(self, topic: Topic, *, device: bool, memory: bool, backtrace: bool, functions: bool) -> None:
-        """Begins.
+        """Begins to record.
 
         Args:
-            topic: What has to be recorded.
-            device: Records what runs on GPUs.
-            memory: Records allocations.
-            backtrace: Records the Python functions that run.
-            functions: Opens a slice for each function of torch.
+            topic: What to record.
+            device: Whether to record what runs on GPUs.
+            memory: Whether to record allocations.
+            backtrace: Whether to record the Python functions that run.
+            functions: Whether to add a slice for each call of a torch function.
         """
         activities = [ProfilerActivity.CPU]
         if device and torch.cuda.is_available():
@@ -86,13 +86,13 @@ class Session:
             self._open.enter_context(FunctionSlices())
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops recording."""
         self._open.close()
         self._end_ns = time.time_ns()
         self._profile.stop()
 
     def recorded(self) -> Recorded:
-        """What was recorded."""
+        """Returns the recorded trace."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "trace.json")
             self._profile.export_chrome_trace(str(path))
@@ -119,29 +119,29 @@ FORMATS = (CHROME_TIMELINE, MEMORY_FLOW)
 
 
 class Output:
-    """Writes the last region that ended."""
+    """Writes the last region that has ended."""
 
     def __init__(self, path: Path, formats: Sequence[str], look: Look, *, folder: bool) -> None:
         """Begins with nothing to write.
 
         Args:
-            path: A folder, or what the names of files begin with.
-            formats: Of `FORMATS`.
-            look: Of the timeline.
-            folder: Which of the two `path` is.
+            path: A folder, or the beginning of the names of files.
+            formats: Names in `FORMATS`.
+            look: How to write the timeline.
+            folder: Whether `path` is a folder.
         """
         self._path, self._formats, self._look, self._folder = path, formats, look, folder
         self._pending: Session | None = None
         self._has_written = False
 
     def keep(self, session: Session) -> None:
-        """Takes a region in the place of the last; the first is written at once, others by `write`."""
+        """Replaces the last region; the first one is written immediately, later ones by `write`."""
         self._pending = session
         if not self._has_written:
             self.write()
 
     def write(self) -> None:
-        """Writes the region that is kept. Never fails: what goes wrong is said."""
+        """Writes the kept region. Never raises: errors are reported on stderr."""
         session, self._pending = self._pending, None
         if session is None:
             return

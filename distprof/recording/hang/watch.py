@@ -59,7 +59,7 @@ class StacksAsked:
         except FileNotFoundError:
             self._count = self._count or 0
             return False
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
         before, self._count = self._count, count
         return before is not None and count > before
@@ -165,10 +165,10 @@ class HangWatch:
 
     def _watch(self) -> None:
         seen, since, reported, due = self._look(), time.monotonic(), False, 0.0
-        asked = StacksAsked(lambda: self._rank.rank_folder)
+        asked, is_asked = StacksAsked(lambda: self._rank.rank_folder), False
         while not self._over.wait(min(LOOK_S, self._limit_s() / 4)):
             try:
-                is_asked = asked.is_new()
+                is_asked = asked.is_new() or is_asked  # until it is answered
                 if not is_asked and not reported and time.monotonic() < due:
                     continue  # checking for a request costs less than checking the progress
                 due = time.monotonic() + min(LONGEST_SLEEP_S, self._limit_s() / 4) - LOOK_S / 2
@@ -179,7 +179,7 @@ class HangWatch:
                         self._report.remove()
                         reported = False
                 if is_asked:
-                    reported = True
+                    reported, is_asked = True, False
                     self._on_asked(time.monotonic() - since)
                 elif not reported and time.monotonic() - since >= self._limit_s():
                     reported = True

@@ -24,32 +24,65 @@ from distprof.process.identity import Identity
 from distprof.recording.run_directory import LOCK, make_run_directory, refuse_file, run_id_in
 
 LOCK_S = 20.0
-"""Time in seconds to wait for the lock; a process that holds it longer is assumed to have been killed."""
+"""Time in seconds after which a process that holds the lock is assumed to have been killed."""
 LOOK_AGAIN_S = 0.01
+Mark = tuple[int, int]
+"""Inode and time of a lock: one that is removed and made again has another time, if not both."""
 
 
 @contextlib.contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """Holds a lock that works across all hosts that see the directory, which is created if it does not exist.
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """Holds a lock that works across all hosts that see the folder, which is created if it does not exist.
+
+    A lock that stays the same for `LOCK_S` is removed. Whoever has waited for twice as long continues without a lock,
+    as does a process that cannot remove it: it may be about to train.
 
     Raises:
         OSError: It cannot be written.
     """
-    run.mkdir(parents=True, exist_ok=True)
-    lock, until = run / LOCK, time.monotonic() + LOCK_S
-    while True:
-        try:
-            lock.mkdir()
-            break
-        except FileExistsError:
-            if time.monotonic() > until:
-                break  # its holder was killed; its lock is removed below
-            time.sleep(LOOK_AGAIN_S)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = _taken(folder / name)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
+        if own is not None:
+            _remove(folder / name, own)
+
+
+def _taken(lock: Path) -> Mark | None:
+    """Waits for the lock; returns the mark of this process's own, or None without one."""
+    held, began = None, time.monotonic()
+    since = began
+    while True:
+        try:
+            lock.mkdir()
+            return _mark_of(lock)
+        except FileExistsError:
+            before, held, now = held, _mark_of(lock), time.monotonic()
+            since = since if held == before else now
+            stays = now - since > LOCK_S and held is not None and not _remove(lock, held)
+            if stays or now - began > 2 * LOCK_S:
+                return None
+            time.sleep(LOOK_AGAIN_S)
+
+
+def _remove(lock: Path, mark: Mark) -> bool:
+    """Removes the lock if it has this mark; False if it cannot be removed."""
+    try:
+        if _mark_of(lock) == mark:
             lock.rmdir()
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return True
+
+
+def _mark_of(lock: Path) -> Mark | None:
+    """Returns what differs between two locks of the same name; None if there is none."""
+    try:
+        found = lock.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def claim(run: Path, launch: RunJson, *, made_as: str | None, force: bool) -> None:

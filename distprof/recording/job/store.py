@@ -9,6 +9,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,7 +70,8 @@ class JobStore:
         if in_process_group():
             keys = [f"{PREFIX}/{self._number}/{attempt}/{rank}" for rank in range(world_size)]
             self._thread = UnseenThread(self._exchange, place, keys, look)
-            self._thread.start()
+            with suppress(RuntimeError):  # there can be no more threads: what others do not know stays unknown
+                self._thread.start()
 
     def tell_attempt(self, attempt: int) -> None:
         """Publishes that the job is in this attempt or a later one."""
@@ -161,6 +163,7 @@ def _store() -> Any:
 
 
 def _within(seconds: float, ask: Callable[[], str]) -> str | None:
+    """Returns the answer; None if there is none in time, or no thread to ask on."""
     found: list[str] = []
 
     def answer() -> None:
@@ -170,6 +173,9 @@ def _within(seconds: float, ask: Callable[[], str]) -> str | None:
             return
 
     thread = UnseenThread(answer)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # there can be no more threads
+        return None
     thread.join(seconds)
     return found[0] if found else None

@@ -37,8 +37,8 @@ class ForeignProfiler:
         self._ends = ends
         self._own: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._originals: tuple[Any, Any] | None = None
-        self._patched: tuple[Any, Any] | None = None
+        self._methods: dict[str, tuple[Any, Any]] = {}
+        """Name -> the method as it was, and ours; empty before `start` and after `stop`."""
 
     def is_active(self) -> bool:
         """True from before a session of the script prepares until it has ended."""
@@ -56,7 +56,7 @@ class ForeignProfiler:
         def prepare_theirs(session: object) -> Any:
             if _ours:
                 self._own.add(session)
-            else:
+            elif self._methods:
                 self._sessions.add(session)
                 self._begins()
             return prepare(session)
@@ -69,14 +69,16 @@ class ForeignProfiler:
                 self._own.discard(session)
                 if session in self._sessions:
                     self._sessions.discard(session)
-                    self._ends()
+                    if self._methods:
+                        self._ends()
 
-        self._originals, self._patched = (prepare, leave), (prepare_theirs, leave_theirs)
-        kind._prepare_trace, kind.__exit__ = self._patched
+        self._methods = {"_prepare_trace": (prepare, prepare_theirs), "__exit__": (leave, leave_theirs)}
+        kind._prepare_trace, kind.__exit__ = prepare_theirs, leave_theirs
 
     def stop(self) -> None:
-        """Restores the methods, unless somebody has wrapped one of them again."""
+        """Restores each method, unless somebody has wrapped it again; then ours does nothing any more."""
         kind: Any = autograd_profiler.profile
-        if self._originals is not None and (kind._prepare_trace, kind.__exit__) == self._patched:
-            kind._prepare_trace, kind.__exit__ = self._originals
-        self._originals = self._patched = None
+        for name, (original, patched) in self._methods.items():
+            if getattr(kind, name) is patched:
+                setattr(kind, name, original)
+        self._methods = {}

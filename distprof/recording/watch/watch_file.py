@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from distprof.contract.watch import Frame, Note, SampledStep, StepRows, encoded
+from distprof.files import append_whole
 from distprof.helper import Helper
 from distprof.own import Event, lock
 from distprof.recording.watch.rows import Row
@@ -108,7 +109,7 @@ class WatchFile:
         # a removed folder is not created again
         number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            os.write(number, content)
+            append_whole(number, content)
         finally:
             os.close(number)
         self._in_piece += len(content)

@@ -157,7 +157,7 @@ class Windows:
             self._last = request.number
             if not self._is_done(request.number, own.name.removesuffix(PARTIAL_SUFFIX)):
                 self._take(request, StepPlan.only(request.steps), step)
-        except (OSError, msgspec.MsgspecError, DistprofError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, DistprofError) as error:
             self._say(f"a request to record some steps cannot be read: {error}")
 
     def _is_done(self, number: int, rank: str) -> bool:

@@ -68,7 +68,11 @@ def _all(ask: Ask, tally: Tally, prefix: str) -> list[Mapping[str, Any]]:
 
 
 def _groups(folders: list[str], common: int) -> list[str]:
-    """Returns prefixes that cover each folder once: as long as possible, but at most about `SIDE_BY_SIDE` of them."""
+    """Returns prefixes that cover each folder once: as long as possible, but at most about `SIDE_BY_SIDE` of them.
+
+    There are more if the names begin with more different characters. One prefix for all would be listed serially, and
+    of however many there are, the executor lists only some at the same time.
+    """
     longest = max(map(len, folders), default=common)
     best = [folder[:common + 1] for folder in folders]
     for length in range(common + 2, longest + 1):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -39,7 +40,7 @@ WRITING = ("can these credentials write there? see docs/object-storage.md for th
 KEYS = ("workers write there themselves: do they have credentials and AWS_ENDPOINT_URL in their environment? see "
         "docs/cluster.md")
 Moved = Callable[[int], None]
-"""Called with the number of bytes that are uploaded, or being uploaded as a part."""
+"""Called with the number of bytes that have been uploaded: of a part, or of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +103,21 @@ def put_file(file: Path, url: str, moved: Moved = lambda _: None) -> None:
 
 def _parts(file: Path, upload: Upload, part_bytes: int, moved: Moved) -> dict[int, str]:
     """Writes all parts, of which at most `AT_ONCE` are in memory."""
-    coming, tags = dict[int, Future[str]](), dict[int, str]()
+    coming, tags = deque[tuple[Future[str], int]](), dict[int, str]()
+
+    def take_first() -> None:
+        tag, num_bytes = coming.popleft()
+        tags[len(tags) + 1] = tag.result()
+        moved(num_bytes)
+
     with file.open("rb") as source:
-        number = 0
         while content := source.read(part_bytes):
-            number += 1
-            coming[number] = requests().submit(put_part, upload, number, content)
-            moved(len(content))
+            coming.append((requests().submit(put_part, upload, len(tags) + len(coming) + 1, content), len(content)))
             if len(coming) == AT_ONCE:
-                first = min(coming)
-                tags[first] = coming.pop(first).result()
-    return tags | {number: one.result() for number, one in coming.items()}
+                take_first()
+    while coming:
+        take_first()
+    return tags
 
 
 def put_written(path: RemotePath, write: Callable[[Path], object]) -> None:

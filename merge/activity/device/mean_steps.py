@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from distprof.merge.activity.activities import OF_MODULES
+from distprof.merge.activity.breakdown import overlap_ratio
 from distprof.merge.activity.device.rank_device import DeviceSteps
 from distprof.merge.activity.device.steps import BESIDE, CAUSES, PARTS
 
@@ -43,9 +44,7 @@ def mean_device_steps(devices: DeviceSteps) -> pl.DataFrame:
     `overlap_ratio`."""
     return counted_steps(devices.steps).group_by(OF_DEVICE).agg(
         pl.col(*TIMES, "commands").mean(), first_step=pl.col("step").min(), last_step=pl.col("step").max(),
-        num_steps=pl.len(), num_open=(~pl.col("is_whole")).sum(),
-        overlap_ratio=pl.when(pl.col("communication_ns").sum() > 0).then(
-            pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum())).sort(OF_DEVICE)
+        num_steps=pl.len(), num_open=(~pl.col("is_whole")).sum(), overlap_ratio=overlap_ratio()).sort(OF_DEVICE)
 
 
 def without_kernels(devices: DeviceSteps, rows: pl.DataFrame) -> list[int]:

@@ -243,8 +243,8 @@ def doubts(found: Findings) -> Iterator[str]:
         yield ("clocks were never compared, so waits and late ranks marked with ? may only reflect clock "
                f"offsets{settled}")
     if counts.num_disagreeing:
-        yield (f"{some(counts.num_disagreeing)}: waits measured by clocks and by durations differ by more than their "
-               "combined uncertainty")
+        yield (f"{some(counts.num_disagreeing)}: on some rank, waits measured by clocks and by durations differ by "
+               "more than their combined uncertainty")
     if counts.num_without_end:
         yield (f"{some(counts.num_without_end)} have no known end on some rank, so wait and transfer are unknown "
                "there")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import StorageError
+from distprof.launch.job_end import merge_uploaded
 from distprof.launch.upload.job_upload import claimed, unclaimed
 from distprof.storage.remote_path import RemotePath
 from support import forked
@@ -41,6 +42,15 @@ def test_a_storage_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPat
     use(monkeypatch, server)
     with pytest.raises((StorageError, OSError)):
         claimed(RemotePath.given("s3://no-such-bucket/a"))
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"status": "\xff"}', b'{"x":' * 100_000])
+def test_a_rank_that_cannot_be_read_leaves_the_merge_to_others(server: S3Server, bucket: str, content: bytes,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    server.client().put_object(Bucket="jobs", Key="a/rank00000/rank.json", Body=content)
+    merge_uploaded(RemotePath.given(f"{bucket}/a"), ())
+    said = capsys.readouterr().err
+    assert "not merged here: cannot check whether all ranks have been uploaded" in said and "distprof merge" in said
 
 
 @pytest.mark.job

@@ -76,6 +76,17 @@ def test_what_is_there_is_not_moved_again(run: Path, server: S3Server, bucket: s
             assert there == content
 
 
+@pytest.mark.parametrize("content", [b"{", b'{"files": {"\xff": 1}}', b'{"x":' * 100_000])
+def test_a_manifest_that_cannot_be_read_is_written_again(run: Path, server: S3Server, bucket: str,
+                                                         content: bytes) -> None:
+    assert called("upload", run, f"{bucket}/a").returncode == 0
+    place = {"Bucket": "jobs", "Key": "a/rank00001/.upload.json"}
+    before = server.client().get_object(**place)["Body"].read()
+    server.client().put_object(**place, Body=content)
+    assert called("upload", run, f"{bucket}/a").returncode == 0
+    assert server.client().get_object(**place)["Body"].read() == before
+
+
 @pytest.mark.long
 def test_files_of_a_rank_that_was_cut_off_are_not_moved_again(run: Path, server: S3Server, bucket: str,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,10 +193,19 @@ def test_a_rank_that_was_left_out_of_the_merge_is_said(run, tmp_path):
         place(late, finding=1)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "", '{"communication": {"culprits": [{}]}}'])
+@pytest.mark.parametrize("text", ["{}", "[]", "", "[" * 100_000, '{"communication": {"culprits": [{}]}}'])
 def test_a_summary_that_is_damaged_is_one_line(run, tmp_path, text):
     broken = with_culprits(run, tmp_path / "broken")
     (broken / "merged" / "summary.json").write_text(text)
+    with pytest.raises(DataError, match="was written by another version of distprof"):
+        place(broken, finding=1)
+
+
+@pytest.mark.parametrize("key", ["ranks", "missing_ranks", "step"])
+def test_a_summary_of_another_version_is_one_line(run, tmp_path, key):
+    broken = with_culprits(run, tmp_path / "broken", culprit(p_value=0.5))
+    file = broken / "merged" / "summary.json"
+    file.write_text(json.dumps({name: value for name, value in json.loads(file.read_text()).items() if name != key}))
     with pytest.raises(DataError, match="was written by another version of distprof"):
         place(broken, finding=1)
 

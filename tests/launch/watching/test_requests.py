@@ -19,6 +19,7 @@ from distprof.contract.run_json import RunJson
 from distprof.contract.watch import Frame, StepRows, encoded
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
 from distprof.errors import OutputError, UsageError
+from distprof.launch.watching.claim import CLAIM_JSON, Claim
 from distprof.launch.watching.explanations import explained
 from distprof.launch.watching.rank_folders import latest_step
 from distprof.launch.watching.requests import RequestPolicy, ask, finished, latest_request, progress, usual_steps
@@ -94,6 +95,16 @@ def test_numbers_go_on_where_a_request_was_lost(tmp_path):
     for rank in (0, 1):
         rank_of(window_folder(run, 7), rank)
     assert ask(run, "trace=3", "asked", latest_step=10, step_s=0.1).number == 8
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"steps": "\xff"}', b'{"x":' * 100_000])
+def test_what_cannot_be_read_is_no_request_and_no_claim(tmp_path, content):
+    run = running(tmp_path / "run")
+    (run / WATCH).mkdir()
+    for name in (REQUEST_JSON, CLAIM_JSON):
+        (run / WATCH / name).write_bytes(content)
+    assert latest_request(run) is None and Claim(run, is_alone=False).holds()
+    assert ask(run, "trace=3", "asked", latest_step=10, step_s=0.1).number == 1
 
 
 @pytest.mark.parametrize("steps", ["tracy=3", "trace=x", "trace=0", "trace=-1"])

@@ -87,6 +87,7 @@ def test_what_is_no_run_is_one_line(tmp_path, name):
 
 @pytest.mark.parametrize(("content", "words"), [
     (b"{", "is damaged"), (b'{"format": 1}', "is damaged"), (b"\xff\xfe", "is damaged"),
+    (b'{"x":' * 100_000, "is damaged"),
     (b'{"format": %d}' % (FORMAT + 1), "--upgrade distprof")])
 def test_a_state_that_cannot_be_read_is_one_line(run, content, words):
     (run / "watch").mkdir()

@@ -8,6 +8,8 @@ import pytest
 
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION_SLICE, WAIT_SLICE
 from distprof.merge.activity.activities import Activities, Activity
+from distprof.merge.activity.breakdown import SCHEMA as BREAKDOWN
+from distprof.merge.activity.breakdown import mean_steps
 from distprof.merge.activity.intervals import Intervals
 from distprof.merge.activity.rank_activity import RankCollectives, rank_activity
 from distprof.merge.activity.rank_slices import SCHEMA
@@ -215,3 +217,12 @@ def test_a_rank_of_which_nothing_is_known():
 def test_collectives_that_take_no_time_pause_nothing():
     did, lane = seen(events(*STEP), in_flight=((65, 65), (99, 99)))
     assert not pairs(did.pauses) and lane == seen(events(*STEP))[1]
+
+
+def test_of_all_communication_is_told_which_part_is_hidden():
+    """A step with little of it counts for little. A rank without any has no such part."""
+    steps = [(0, 10, 10), (0, 0, 90), (1, 0, 0), (1, 0, 0)]
+    rows = [{"rank": rank, "step": number % 2, "duration_ns": 100, "overlapped_ns": hidden, "communication_ns": of,
+             "overlap_ratio": hidden / of if of else None} for number, (rank, hidden, of) in enumerate(steps)]
+    found = mean_steps(pl.DataFrame(rows, schema=BREAKDOWN))
+    assert [(one["rank"], one["overlapped_ns"], one["overlap_ratio"]) for one in found] == [(0, 5, 0.1), (1, 0, None)]

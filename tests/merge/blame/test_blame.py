@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distprof.merge.activity.activities import Activity
 from distprof.merge.blame.culprits import Cause
-from distprof.merge.blame.verdicts import REPLAY
+from distprof.merge.blame.verdicts import REPLAY, late_steps_of
 from support.simulated_job import Job
 
 MLP, HEAD = Activity("forward", "layers.1.mlp"), Activity("forward", "head")
@@ -211,6 +211,13 @@ def test_what_is_late_now_and_then_is_late_in_those_steps():
     (culprit,) = job.culprits()
     assert (culprit.rank, culprit.certain, culprit.gain_ns) == (2, True, pytest.approx(100))
     assert culprit.late_steps == [3, 7, 11, 15, 19]
+
+
+@pytest.mark.parametrize(("late", "expected"), [
+    ([100, 100, 100, 100, 5], [0, 1, 2, 3]), ([100, 100, 100, 4, 8], [0, 1, 2]), ([300, 5, 5, 6, 5, 5], [*range(6)])])
+def test_a_few_other_steps_do_not_tell_that_it_is_late_in_them_too(late, expected):
+    """Those that differ little do: a rank may once be much later than usual."""
+    assert late_steps_of(np.arange(len(late)), np.array(late, float), 2.0) == expected
 
 
 def test_once_is_no_habit():

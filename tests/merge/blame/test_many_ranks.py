@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -80,6 +81,20 @@ def test_ranks_that_cost_the_job_time_are_named_with_their_cause_and_nobody_else
     found = tallied(jobs, tmp_path, 2, 3, (2, 9, 4), SOME_STEPS)
     assert found["worth"] >= 10 and found["harmless"] >= 5
     assert found["right"] == found["worth"] and not found["false"] and not found["harmless but named"], found
+
+
+@pytest.mark.parametrize("num_peers", [3, 20, 300])
+def test_timers_are_compared_with_those_of_the_peers_that_work_as_the_median_does(num_peers):
+    """And with all of few."""
+    work = np.random.default_rng(num_peers).permutation(num_peers).astype(float)
+    cut = first_cut.FirstCut(steps=(), num_ranks=num_peers, chosen=(), peers=[
+        first_cut.Peers(ranks=np.arange(num_peers), work=work[:, None])])
+    rank, *others = cut.peers_of(1)
+    assert (rank, len(set(others) - {1})) == (1, min(num_peers - 1, first_cut.SOME))
+    left_out = set(range(num_peers)) - {1, *others}
+    apart = np.abs(work - np.median(work))
+    assert max(apart[others]) <= min(apart[list(left_out)], default=np.inf)
+    assert cut.near(1)[0] == others[0] and 1 not in cut.near(1) and not cut.near(num_peers)
 
 
 @pytest.mark.stress

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives, synchronising
+from distprof.merge.clock.by_collectives import check_clock, clock_by_collectives, precision_of, synchronising
+from distprof.merge.clock.choose import on_one_host
+from distprof.merge.cost.measured_run import measured_run
+from distprof.merge.run.open_run import open_run
 from support.jobs import ROOT, called
 from support.true_clock import NOW, SECOND, TrueClock, clocks, error
 
@@ -66,6 +69,43 @@ def test_collectives_show_a_clock_that_is_wrong():
     assert wrong.method == "shared" and said.contradicts and said.violations == 30
     assert 3_800_000 < said.largest_violation_ns <= 4_000_000 and said.end_spread_ns["p50"] > 3_900_000
     assert not check_clock(table, wrong, precision_ns=2_000_000).contradicts
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_times_in_whole_microseconds_the_bounds_are_as_wide(seed):
+    """As profilers of old wrote them: start and duration without what is below a microsecond."""
+    each = {0: TrueClock(0, 0), 1: TrueClock(700, 0)}
+    table = table_of(seed, each, num=50, held_ns=200, late_ns=300)
+    assert precision_of(table) == 1
+    whole = table.with_columns(start_ns=pl.col("start_ns") // 1000 * 1000).with_columns(
+        end_ns=pl.col("start_ns") + (table["end_ns"] - table["start_ns"]) // 1000 * 1000)
+    assert precision_of(whole) == 1000
+    assert precision_of(whole.with_columns(pl.col("start_ns", "end_ns") + 123 * pl.col("rank"))) == 1000
+    assert precision_of(whole.head(0)) == precision_of(whole.head(1).with_columns(end_ns="start_ns")) == 1
+    found = clock_by_collectives(whole, {0: "a", 1: "b"}, precision_ns=precision_of(whole))
+    assert error(found.ranks[1], each[1], each[0], NOW) <= found.ranks[1].uncertainty_ns and not found.excess_ns
+    assert not check_clock(whole, clock_by_collectives(table, {0: "a", 1: "b"}), precision_ns=1000).violations
+
+
+def kernels_of_one_clock(folder: Path, comes_later_us: float, moment_us: float = 0.0) -> Path:
+    """Rank 1 comes to each all_reduce so much after rank 0 has left it."""
+    for rank, start_us in enumerate((0, 100 + comes_later_us)):
+        kernels = [{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 7,
+                    "ts": 1000 * number + start_us + moment_us * number, "dur": 100, "args": {"stream": 7}}
+                   for number in range(5)]
+        (folder / f"rank{rank}.json").write_text(json.dumps({
+            "deviceProperties": [], "distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"},
+            "traceEvents": kernels}))
+    return folder
+
+
+@pytest.mark.parametrize(("comes_later_us", "moment_us", "violations"), [
+    (2, 0, 0), (3, 0, 5), (2, 0.001, 5), (0.5, 0.25, 0), (1, 0.25, 5)])
+def test_a_clock_is_not_contradicted_by_less_than_its_times_are_rounded_to(
+        tmp_path, comes_later_us, moment_us, violations):
+    with on_one_host():
+        check = measured_run(open_run(kernels_of_one_clock(tmp_path, comes_later_us, moment_us))).clock.check
+    assert (check.num_collectives, check.violations, check.contradicts) == (5, violations, violations > 0)
 
 
 def test_too_few_collectives_align_nothing():
@@ -171,12 +211,7 @@ def test_the_late_gpu_is_named_though_no_clock_was_ever_compared(tmp_path, late,
 @pytest.mark.long
 @pytest.mark.parametrize("command", ["comms", "merge"])
 def test_clocks_that_are_told_to_be_one_and_are_not_are_said_to_contradict_that(tmp_path, command):
-    for rank, offset_us in enumerate((0, 3_000_000)):
-        kernels = [{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "pid": 0, "tid": 7,
-                    "ts": offset_us + 1000 * number, "dur": 100, "args": {"stream": 7}} for number in range(5)]
-        (tmp_path / f"rank{rank}.json").write_text(json.dumps({
-            "deviceProperties": [], "distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"},
-            "traceEvents": kernels}))
+    kernels_of_one_clock(tmp_path, 3_000_000)
     told = called(command, "--same-host", tmp_path).stdout
     assert "5 before every rank has entered" in told and "incomplete: " in told
     assert "before every rank" not in called("comms", tmp_path).stdout.replace("none before every rank", "")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distprof.contract.collective_ops import COLLECTIVE_OPS, POINT_TO_POINT, WAITING_FOR_ALL, bus_factor
 from distprof.merge.clock.model import Alignment, Clock
-from distprof.merge.cost.collective_sums import bandwidths, per_collective
+from distprof.merge.cost.collective_sums import bandwidths, coverage, per_collective
 from distprof.merge.cost.measures import MEASURED, with_costs
 from distprof.merge.match.matching import match
 from support.comm_rows import call, frame
@@ -145,6 +145,16 @@ def test_both_ways_apart_by_more_than_clocks_and_moving_explain_are_flagged():
     assert found["wait_ns"][0] == 900 and found["clock_free_wait_ns"][0] == 1950
     assert found["disagrees"].to_list() == [True, False]
     assert not measured(*together("all_reduce", (0, 2000), (900, 950)), clock=clock_of(0, 1000))["disagrees"].any()
+
+
+@pytest.mark.parametrize("odd", range(3))
+def test_a_collective_is_flagged_whichever_of_its_ranks_is(odd):
+    times: list[tuple[int, int]] = [(900, 950)] * 3
+    times[odd] = (0, 2000)
+    collectives = per_collective(measured(*together("all_reduce", *times), world_size=3))
+    assert collectives["disagrees"].to_list() == [True] and coverage(collectives).num_disagreeing == 1
+    unknown = per_collective(measured(*together("all_reduce", (0, 2000), (900, None))))
+    assert unknown["disagrees"].to_list() == [None] and coverage(unknown).num_disagreeing == 0
 
 
 # --- bandwidth --------------------------------------------------------------------------------------------------------

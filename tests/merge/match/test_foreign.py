@@ -211,6 +211,17 @@ def test_kernels_that_say_nothing_are_found_by_their_launch(tmp_path):
     assert alone["op"].to_list() == ["send_recv", "unknown"] and alone["enqueue_ns"].null_count() == 2
 
 
+@pytest.mark.parametrize(("launched", "issued"), [
+    (5, 0), (13, 12), (18, 10), (30, 0), (47, 40), (50, 0), (51, None), (70, 60)])
+def test_a_call_that_has_ended_inside_another_does_not_hide_it(tmp_path, launched, issued):
+    calls = [cpu("c10d::allreduce_coalesced_", 0, 50), cpu("c10d::allreduce_", 10, 10), cpu("c10d::allreduce_", 12, 3),
+             cpu("c10d::allreduce_", 40, 8), cpu("c10d::allreduce_", 60, 20)]
+    launch = cpu("cudaLaunchKernel", launched, 3, cat="cuda_runtime", correlation=1)
+    run = traces(tmp_path / "t", [*calls, launch, kernel("AllReduce", 1000, 50, correlation=1)])
+    (called,) = rows_of_ranks(run).rows["enqueue_ns"].to_list()
+    assert called == (None if issued is None else (EPOCH_US + issued) * 1000)
+
+
 def test_gloo_is_joined_with_its_calls_where_they_can_only_be_these(tmp_path):
     def rank(late: int) -> list[dict]:
         return [cpu("ProfilerStep#2", 0, 1000, cat="user_annotation"), cpu("c10d::allreduce_", 10, 5),

@@ -9,6 +9,7 @@ import pytest
 from distprof.merge.activity.activities import Activities
 from distprof.merge.activity.rank_activity import collectives_by_rank, rank_activity
 from distprof.merge.activity.rank_slices import SCHEMA
+from distprof.merge.program.job import by_rank_and_time
 from distprof.merge.program.missed_waits import waits_at_once
 from distprof.merge.program.waits import waits_of
 
@@ -87,3 +88,12 @@ def test_the_pause_behind_backward_is_a_wait_though_a_busy_machine_notes_the_end
     did = rank_activity(events, calls, Activities(), waits_drawn=False)
     found = waits_of(table, {0: did})
     assert list(zip(found.begin_ns // ms, found.end_ns // ms, strict=True)) == [wait]
+
+
+@pytest.mark.parametrize("first_ns", [0, 2 ** 60])
+def test_what_a_rank_calls_in_one_microsecond_remains_in_order(first_ns):
+    """Traces in whole microseconds have equal times."""
+    rank, at = np.repeat([1, 0], 500), np.tile(np.repeat([first_ns + 1000, first_ns, 0], [200, 200, 100]), 2)
+    turn = np.zeros(len(rank), np.int64)
+    expected = sorted(range(len(rank)), key=lambda index: (rank[index], at[index]))
+    assert by_rank_and_time(rank, at, turn).tolist() == expected

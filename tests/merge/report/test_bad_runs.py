@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+from contextlib import nullcontext
+from functools import cached_property
 
 import msgspec
 import pytest
@@ -15,6 +18,8 @@ from distprof.contract.rank_json import RankFailure, RankJson
 from distprof.contract.run_json import RunJson
 from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread
 from distprof.contract.tables import COLLECTIVES, EVENTS
+from distprof.merge.operators.run_operators import run_operators
+from distprof.merge.report import model, sources
 from distprof.merge.report.document import SECTIONS as BUILT
 from distprof.merge.text.rates import exposed
 from support.hostile import FILE_NAME, NAME, judge
@@ -331,3 +336,39 @@ def test_hostile_names_are_text(tmp_path, form):
     else:
         assert "<" not in done.stdout
         judge(done.stdout.encode())
+
+
+def test_timelines_are_read_once_if_a_section_needs_them_meanwhile(tmp_path, monkeypatch):
+    needed, again, readers = threading.Event(), threading.Event(), list[str]()
+
+    def read(*arguments, **options):
+        readers.append(threading.current_thread().name)
+        if len(readers) > 1:
+            again.set()
+        needed.wait(60)
+        again.wait(0.3)
+        return run_operators(*arguments, **options)
+
+    def operators(*arguments):
+        needed.set()
+        return model.operators(*arguments)
+
+    monkeypatch.setattr(sources, "run_operators", read)
+    monkeypatch.setitem(BUILT, "operators", operators)
+    for one in vars(sources.Sources).values():
+        if isinstance(one, cached_property):
+            monkeypatch.setattr(one, "lock", nullcontext(), raising=False)  # there is none from Python 3.12 on
+    found = document(write_run(tmp_path / "run", [slice_of("aten::mm", 1, 5, cat="cpu_op")]))
+    assert found["operators"] is not None and len(readers) == 1 and readers[0] != threading.main_thread().name
+
+
+def test_an_error_while_timelines_are_read_ends_the_report_and_they_are_not_read_again(tmp_path, monkeypatch):
+    readers = []
+
+    def read(*_, **__):
+        readers.append(threading.current_thread().name)
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(sources, "run_operators", read)
+    done = called("report", "--json", write_run(tmp_path / "run", [slice_of("aten::mm", 1, 5, cat="cpu_op")]))
+    assert done.returncode == 1 and done.stdout == "" and len(readers) == 1

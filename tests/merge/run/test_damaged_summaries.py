@@ -11,10 +11,15 @@ import pytest
 from isal import isal_zlib
 from msgspec.structs import asdict, replace
 
+from distprof.contract import rank_json
+from distprof.contract.paths import RANK_JSON, RUN_JSON, rank_folder
 from distprof.contract.rank_summary import SUMMARIES, Arrivals, PackedTable
+from distprof.contract.run_json import RunJson
 from distprof.contract.tables import STEPS
+from distprof.merge.run import recorded
 from distprof.merge.run.joined_calls import joined_calls
-from distprof.merge.run.summaries.summaries import read_summaries
+from distprof.merge.run.recorded import recorded_run
+from distprof.merge.run.summaries.summaries import MANY_RANKS, read_summaries
 from distprof.summaries import host_file
 from distprof.summaries.host_file import append, files_of, frames_in, packed_frame
 from distprof.summaries.maker import summarise
@@ -134,3 +139,24 @@ def test_what_never_ends_in_the_place_of_a_file(tmp_path, made, what):
 
 def test_no_summary_at_all(tmp_path):
     assert read_summaries([tmp_path]) is None
+
+
+@pytest.mark.parametrize(("world_size", "is_read"), [(MANY_RANKS, False), (MANY_RANKS + 1, True), (None, True)])
+def test_of_few_ranks_none_is_read(tmp_path, made, monkeypatch, world_size, is_read):
+    """Folders of ranks do not tell how many there are: they need not be there."""
+    num_ranks, reads = world_size or MANY_RANKS + 1, list[object]()
+    rank_json.write(tmp_path / RUN_JSON, RunJson(run_id=made.about.run_id, world_size=world_size))
+    sizes = {"world_size": num_ranks, "mp_size": 1, "dp_size": num_ranks, "topology": None}
+    for rank in range(num_ranks):
+        append(tmp_path, replace(made, about=replace(made.about, rank=rank, **sizes), folder=""))
+    folder = tmp_path / rank_folder(0)
+    folder.mkdir()
+    rank_json.write(folder / RANK_JSON, replace(made.about, rank=0, **sizes))
+
+    def read(*arguments, **options):
+        reads.append(arguments)
+        return read_summaries(*arguments, **options)
+
+    monkeypatch.setattr(recorded, "read_summaries", read)
+    run = recorded_run(tmp_path, by_host=True)
+    assert bool(reads) == run.by_host == is_read and len(run.ranks) == (num_ranks if is_read else 1)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 
+import pytest
+
 from distprof.merge.run.open_run import open_run
+from distprof.merge.scan.rocprof import chrome_text
 from support.jobs import called, distprof
 
 MS = 1_000_000
@@ -92,6 +95,28 @@ def test_what_else_is_in_the_file_and_how_it_is_laid_out_does_not_matter(tmp_pat
     assert "4 of 4 ranks, 28 slices" in said and "1 event of rank0.json skipped" in said and "without a dur" not in said
 
 
+@pytest.mark.parametrize("untimed", ["kernel_dispatch", "memory_copy", "hip_api"])
+def test_what_was_never_timed_has_no_arrow(untimed):
+    whole = recorded(0)
+    records = whole["rocprofiler-sdk-tool"][0]["buffer_records"][untimed]
+    for record in records:
+        record["start_timestamp"] = 0
+    events = json.loads(b"".join(chrome_text([text_of(whole).encode()], "rank0.json")))["traceEvents"]
+    assert sum(event["ph"] == "X" and "ts" not in event for event in events) == len(records)
+    arrows = [(event["ph"], event["id"], event["ts"]) for event in events if event.get("cat") == "ac2g"]
+    assert all(at_us * 1000 >= BOOT_NS for _, _, at_us in arrows)
+    ends = {phase: sorted(number for one, number, _ in arrows if one == phase) for phase in "sf"}
+    assert ends["s"] == ends["f"] and len(ends["s"]) == 3 - len(records)
+
+
+def test_a_call_of_which_one_kernel_was_never_timed_has_the_arrow_to_the_other():
+    whole = recorded(0)
+    kernels = whole["rocprofiler-sdk-tool"][0]["buffer_records"]["kernel_dispatch"]
+    kernels.append(kernels[0] | {"start_timestamp": 0})
+    events = json.loads(b"".join(chrome_text([text_of(whole).encode()], "rank0.json")))["traceEvents"]
+    assert [event["ts"] > 0 for event in events if event["ph"] == "f"] == [True] * 3
+
+
 def test_several_processes_in_a_file_are_split_into_ranks(tmp_path):
     processes = [recorded(device, pid)["rocprofiler-sdk-tool"][0] for device, pid in ((1, 100), (0, 101))]
     (tmp_path / "all.json").write_text(text_of({"rocprofiler-sdk-tool": processes}))
@@ -106,6 +131,9 @@ def test_what_is_damaged_or_lacks_fields_costs_its_rank_alone(tmp_path):
     (tmp_path / "rank1.json").write_text(text[:len(text) // 2])
     (tmp_path / "rank2.json").write_text('{"rocprofiler-sdk-tool":[{"buffer_records":{"kernel_dispatch":['
                                          '{"start_timestamp":1000,"end_timestamp":3000}]}}]}')
+    (tmp_path / "rank3.json").write_bytes(text.encode().replace(b"gemm", b"\xff"))
+    (tmp_path / "rank4.json").write_text(text.replace('"buffer_records":[', f'"buffer_records":{"[" * 100_000}', 1))
     done = distprof("merge", tmp_path)
     assert done.returncode == 0 and "2 of 3 ranks, 8 slices" in done.stdout
-    assert "rank1.json is not a Chrome trace but a damaged rocprofv3 file" in done.stdout
+    for rank in (1, 3, 4):
+        assert f"rank{rank}.json is not a Chrome trace but a damaged rocprofv3 file" in done.stdout

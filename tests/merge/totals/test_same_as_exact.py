@@ -8,16 +8,27 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from distprof.contract.paths import STUCK_JSON, rank_folder
+from distprof.contract.rank_summary import NO_OFFSET
 from distprof.contract.stuck import Stuck, StuckCollective, StuckGroup
+from distprof.contract.tables import COLLECTIVES, STEPS
 from distprof.files import json_text
+from distprof.merge.clock.model import Alignment, Clock
 from distprof.merge.cost.choice import Choice
+from distprof.merge.cost.joined_run import check_of, joined_run
+from distprof.merge.cost.measured_meetings import MeasuredMeetings, measured_meetings
+from distprof.merge.cost.measures import measured_collectives
+from distprof.merge.match.matched_run import match_run
 from distprof.merge.run import recorded
 from distprof.merge.run.group_ranks import with_lists
 from distprof.merge.run.open_run import open_run
+from distprof.merge.run.tables import read_table
 from distprof.merge.totals.findings import findings_of
 from distprof.summaries.host_file import append
 from distprof.summaries.maker import summarise
@@ -121,6 +132,41 @@ def _comparable(collectives: pl.DataFrame, columns: list[str], steps: list[int])
     return texts.sort("step", "group", "first_arrival_ns", "last_end_ns")
 
 
+@pytest.fixture
+def late_leaver(tmp_path):
+    """A run in which rank 3 leaves some calls much later than the others do."""
+    job = replace(SHAPES["dp"])
+    write_tables(tmp_path / "run", Recorded(job=job, passes=FEW_STEPS, kept=range(job.num_ranks)))
+    table = tmp_path / "run" / rank_folder(3) / COLLECTIVES.file
+    rows = pq.read_table(table)
+    place, ends = rows.schema.get_field_index("end_ns"), rows["end_ns"].to_pylist()
+    later = pa.array([end if index % 5 else end + 10**7 for index, end in enumerate(ends)], rows["end_ns"].type)
+    pq.write_table(rows.set_column(place, rows.schema.field(place), later), table)
+    for rank in range(job.num_ranks):
+        append(tmp_path / "run", summarise(tmp_path / "run" / rank_folder(rank)))
+    return tmp_path / "run"
+
+
+@pytest.mark.usefixtures("few")
+def test_what_only_one_rank_of_a_call_shows(late_leaver):
+    found = [findings_of(late_leaver, choice=Choice(), of_rows=one) for one in (False, True)]
+    assert found[0].run.by_host and found[0].coverage == found[1].coverage
+    assert 0 < found[0].coverage.num_disagreeing < found[0].coverage.num_collectives
+
+
+@pytest.mark.parametrize("hosts", ["aab???", "aaaaaa", "aaaaa?", "??????", "?b?a??"])
+@pytest.mark.usefixtures("few")
+def test_which_calls_are_between_hosts(runs, hosts):
+    """Some are unknown."""
+    many = joined_run(run := open_run(runs / "dp", by_host=True), read_table(run, STEPS).rows)
+    known = {rank: None if host == "?" else host for rank, host in enumerate(hosts)}
+    mine = measured_meetings(many.calls, many.clock, known, many.seen, many.unlike).calls
+    theirs = measured_collectives(match_run(run).rows, many.clock, known)
+    expected = True if {"a", "b"} <= {*hosts} else None if "?" in hosts else False
+    for each in (mine, theirs):
+        assert set(each.filter(pl.col("num_ranks") == len(hosts))["between_hosts"]) == {expected}
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("few")
 def test_the_clock(runs):
@@ -129,6 +175,25 @@ def test_the_clock(runs):
     assert {key: value for key, value in by_summaries.items() if key not in rests_on_calls} == {
         key: value for key, value in exact.items() if key not in rests_on_calls}
     assert by_summaries["causality"]["contradicts"] is False
+
+
+@pytest.mark.usefixtures("few")
+def test_clocks_are_not_contradicted_by_less_than_the_unit_of_times_of_long_steps(runs):
+    many = joined_run(run := open_run(runs / "dp", by_host=True), read_table(run, STEPS).rows)
+    assert set(many.calls.unit_ns) == {1}
+    coarse = {name: np.where(times == NO_OFFSET, NO_OFFSET, times // 4096) for name, times in many.calls.times.items()}
+    calls = replace(many.calls, times=coarse, unit_ns=4096 * many.calls.unit_ns)
+    fine, rounded = (replace(many, calls=one).checked_clock.check for one in (many.calls, calls))
+    assert rounded.allowed_violation_ns - fine.allowed_violation_ns == 2 * 4095
+
+
+@pytest.mark.parametrize(("precision_ns", "violations"), [(1, 3), (2, 2), (4, 1)])
+def test_by_how_much_a_rank_has_to_leave_before_another_comes(precision_ns, violations):
+    last_ns = [1000, 1003, 1005, 1009]  # one rank left at 1000
+    calls = pl.DataFrame({"bounds": True, "last_arrival_ns": last_ns, "last_end_ns": 1050, "end_spread_ns": 50})
+    clock = Clock(method="shared", num_hosts=1, ranks={rank: Alignment(uncertainty_ns=0) for rank in range(2)})
+    check = check_of(MeasuredMeetings(calls=calls, shares=pl.DataFrame()), clock, precision_ns=precision_ns)
+    assert (check.violations, check.largest_violation_ns) == (violations, 9) and check.contradicts
 
 
 @pytest.mark.long

@@ -84,7 +84,8 @@ def test_parts_of_steps_with_a_timeline_add_up_to_it():
     split = pl.DataFrame([{"rank": rank, "duration_ns": 20 * MS, "compute_ns": 5 * MS, "waiting_ns": 15 * MS}
                           for rank in range(2)]).with_columns(
         pl.lit(None, pl.Float64).alias(name) for name in (
-            "moving_ns", "data_ns", "optimizer_ns", "host_ns", "message_waiting_ns", "overlapped_ns", "overlap_ratio"))
+            "moving_ns", "data_ns", "optimizer_ns", "host_ns", "message_waiting_ns", "overlapped_ns",
+            "communication_ns"))
     usual = StepTime(time_ns=10 * MS, low_ns=9 * MS, high_ns=11 * MS, num_steps=5, passes=["time"])
     for row in parts_of_step(split, usual):
         assert (row["duration_ns"], row["compute_ns"], row["waiting_ns"]) == (10 * MS, 2.5 * MS, 7.5 * MS)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ import pytest
 from distprof.errors import DataError
 from distprof.merge.chrome import rank_surveys
 from distprof.merge.chrome.options import MergeOptions
-from distprof.merge.workers.choice import Workers
+from distprof.merge.run import timelines
+from distprof.merge.run.run_model import Rank
+from distprof.merge.run.timelines import for_each_rank, reading_in
+from distprof.merge.workers.choice import BUILT_IN, Workers
 from distprof.merge.workers.pool import AHEAD, Pool, ProcessPool
 from distprof.merge.writing.merge import merge
 from support.rank_traces import slice_of
@@ -34,6 +38,29 @@ def test_results_come_in_order_and_few_are_held():
     for found in pool.in_order(pow, items()):
         taken.append(found)
     assert taken == [number**2 for number in range(100)]
+    pool.close()
+
+
+def test_the_workers_of_the_innermost_context_count_also_if_others_are_equal(tmp_path, monkeypatch):
+    asked, pool, ranks = list[Workers](), Pool(1), [Rank(number=7, folder=tmp_path)]
+
+    def opened(workers: Workers, *_: object) -> Pool:
+        asked.append(workers)
+        return Pool(1)
+
+    def read() -> list[Workers]:
+        asked.clear()
+        assert list(for_each_rank("read", attrgetter("number"), ranks)) == [7]
+        return list(asked)
+
+    monkeypatch.setattr(timelines, "open_pool", opened)
+    with reading_in(Workers(processes=2)):
+        with reading_in(pool):
+            with reading_in(Workers(processes=2)):
+                assert read() == [Workers(processes=2)]
+            assert read() == [], "the pool has them"
+        assert read() == [Workers(processes=2)]
+    assert read() == [BUILT_IN]
     pool.close()
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from distprof.contract.run_json import RunJson
 from distprof.errors import OutputError
 from distprof.process.identity import Identity, local_rank, rank_and_size
 from distprof.recording.job import claim as module
-from distprof.recording.job.claim import LOCK, claim, join_or_make, set_aside
+from distprof.recording.job.claim import LOCK, claim, join_or_make, locked, set_aside
 from distprof.recording.run_directory import RankFolder, make_run_directory, run_id_of, this_launch
 from support.jobs import called
 from support.recording import train
@@ -112,6 +114,56 @@ def test_a_lock_of_a_killed_process_is_not_waited_for_for_ever(tmp_path, monkeyp
     (tmp_path / "run" / LOCK).mkdir(parents=True)
     claim(tmp_path / "run", launch("new"), made_as=None, force=False)
     assert not (tmp_path / "run" / LOCK).exists()
+
+
+def taken(lock: Path) -> None:
+    """Another process makes the lock, after whoever had it."""
+    if lock.exists():
+        lock.rmdir()
+    lock.mkdir()
+    os.utime(lock, ns=(1, time.time_ns() + 10**9))
+
+
+def test_of_those_that_wait_for_a_killed_process_together_one_at_a_time_has_the_lock(tmp_path, monkeypatch):
+    lock, now = tmp_path / LOCK, 0.0
+    lock.mkdir()
+    # of another one, that was killed; and of one that waits as long as this process, and is faster
+    events = iter([lambda: None, lambda: taken(lock), lambda: None, lock.rmdir])
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += module.LOCK_S * 0.6
+        next(events)()
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    with locked(tmp_path):
+        assert next(events, None) is None, "it was free then"
+        assert lock.exists()
+    assert not lock.exists()
+
+
+def test_a_process_that_lost_its_lock_leaves_that_of_another_alone(tmp_path):
+    with locked(tmp_path):
+        taken(tmp_path / LOCK)
+    assert (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_nobody_waits_for_ever(tmp_path, monkeypatch, busy):
+    """For a lock that cannot be removed, or that one after the other has."""
+    lock, now = tmp_path / LOCK, 0.0
+    (lock if busy else lock / "of somebody").mkdir(parents=True)
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += module.LOCK_S / 4
+        if busy:
+            taken(lock)
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    with locked(tmp_path):
+        assert now <= 3 * module.LOCK_S
+    assert lock.exists()
 
 
 @pytest.mark.parametrize(("environ", "expected"), [

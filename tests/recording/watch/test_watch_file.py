@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from itertools import pairwise
 
@@ -15,6 +16,7 @@ from distprof.recording.watch.rows import Row
 from distprof.recording.watch.sampled_steps import FoundSample
 from distprof.recording.watch.thinning import pieces_in, thin
 from distprof.recording.watch.watch_file import WatchFile
+from support.processes import files_no_larger_than
 from support.watched import steps_of
 
 NAMES = ("end_ns", "longest_ns", "longest_step", "host_bytes", "device_bytes")
@@ -148,3 +150,18 @@ def test_a_full_disk_ends_it_with_one_message(tmp_path, monkeypatch):
         file.flush()
     file.close()
     assert [error.errno for error in failed] == [28]
+
+
+def test_a_frame_for_which_there_is_no_room_ends_it_and_leaves_whole_frames(tmp_path):
+    failed: list[Exception] = []
+    file = WatchFile(tmp_path, 10**7, lambda _: [], failed.append)
+    for number in range(3):
+        file.add([row(number, np.random.default_rng(number))], [])
+        if number == 1:
+            before = pieces_in(tmp_path)[0].read_bytes()
+            with files_no_larger_than(len(before) + 20):
+                file.flush()
+        file.flush()
+    assert [error.errno for error in failed] == [errno.EFBIG]
+    assert [path.read_bytes() for path in pieces_in(tmp_path)] == [before]
+    assert steps_of(RankReader(tmp_path).new().columns) == [*range(STEPS)]

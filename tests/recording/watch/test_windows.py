@@ -149,7 +149,8 @@ def test_a_rank_that_is_farther_records_nothing_and_says_so(tmp_path, capfd, fir
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"{", "cannot be read"), (b'{"number": 1, "first_step": 9, "steps": "tracy=2"}', "unknown pass"),
+    (b"{", "cannot be read"), (b'{"number": 1, "steps": "\xff"}', "cannot be read"),
+    (b'{"x":' * 100_000, "cannot be read"), (b'{"number": 1, "first_step": 9, "steps": "tracy=2"}', "unknown pass"),
     (b'{"number": 1, "first_step": 9, "steps": "trace=0"}', "nothing to record")])
 def test_a_request_that_makes_no_sense_is_said_once(tmp_path, capfd, content, words):
     run = tmp_path / "run"

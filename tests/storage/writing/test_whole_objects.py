@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from distprof.errors import OutputError
+from distprof.storage.faults import RemoteError
 from distprof.storage.kinds.schemes import backend_of
 from distprof.storage.places import place
 from distprof.storage.writing import writable
@@ -110,6 +111,19 @@ def test_a_file_of_any_size_arrives_as_it_is(size: int, tmp_path: Path, server: 
     put_file(tmp_path / "file", f"{bucket}/x/file", moved.append)
     assert server.client().get_object(Bucket="jobs", Key="x/file")["Body"].read() == content[:size]
     assert sum(moved) == size
+
+
+def test_only_parts_that_are_stored_count_as_moved(
+        tmp_path: Path, server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writable, "PART_BYTES", LEAST_BYTES)
+    (tmp_path / "file").write_bytes(os.urandom(3 * LEAST_BYTES + 7))
+    moved: list[int] = []
+    with faulty_proxy(server.address) as proxy:
+        use(monkeypatch, server, proxy.address)
+        proxy.add(answers(403, "AccessDenied"), method="PUT", path=r".*partNumber=3.*")
+        with pytest.raises(RemoteError):
+            put_file(tmp_path / "file", f"{bucket}/x/file", moved.append)
+    assert moved == [LEAST_BYTES] * 2
 
 
 def test_what_makes_a_folder_complete_is_written_last(tmp_path: Path, server: S3Server, bucket: str) -> None:

@@ -1,1 +1,1 @@
-"""Where DeepSpeed has its profiler."""
+"""The package in which DeepSpeed has its profiler."""

@@ -1,1 +1,1 @@
-"""What `profile_analyze` reads, chooses and prints."""
+"""Reading, selecting and printing for `profile_analyze`."""

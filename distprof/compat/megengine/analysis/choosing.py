@@ -1,4 +1,4 @@
-"""Which operators are printed, added up how, in which order."""
+"""Selects, aggregates and sorts the operators to print."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import polars as pl
 from distprof.errors import UsageError
 
 COLUMNS = ("time", "computation", "memory", "flops", "bandwidth", "opr_id", "in_shapes", "out_shapes")
-"""What `--order-by` takes."""
+"""Columns that `--order-by` accepts."""
 SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the flags say."""
+    """The flags for selecting, aggregating and sorting."""
 
     types: Sequence[str] = ()
     opr_name: str | None = None
-    """A regular expression that the start of the name matches."""
+    """Regular expression for the beginning of the name."""
     input_dtype: str | None = None
     ranks: Sequence[int] = ()
     end: str = "end"
@@ -32,16 +32,16 @@ class Choice:
     aggregate: str | None = None
     """max, min, sum or mean."""
     aggregate_by: str | None = None
-    """type or rank."""
+    """Key of the groups to aggregate: type or rank; None for all operators together."""
     order_by: str = "time"
-    """A name of `COLUMNS`, largest first; with + before it smallest first."""
+    """One of `COLUMNS`, largest first; with a leading +, smallest first."""
 
 
 def of_ranks(rows: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
-    """Operators of some ranks; of all without any.
+    """Returns the operators of some ranks; of all ranks if `ranks` is empty.
 
     Raises:
-        UsageError: One is not there.
+        UsageError: A rank does not exist.
     """
     known = rows["rank"].unique().sort().to_list()
     for one in ranks:
@@ -51,10 +51,10 @@ def of_ranks(rows: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
 
 
 def filtered(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
-    """Operators that meet the conditions on type, name and dtype.
+    """Returns operators that meet the conditions on type, name and dtype.
 
     Raises:
-        UsageError: The expression is none.
+        UsageError: The regular expression is invalid.
     """
     conditions = list[pl.Expr]()
     if choice.types:
@@ -69,7 +69,7 @@ def filtered(rows: pl.DataFrame, choice: Choice) -> pl.DataFrame:
 
 
 def missing_types(rows: pl.DataFrame, choice: Choice) -> list[str]:
-    """A sentence for each type that no operator has."""
+    """Returns a sentence for each selected type that no operator has."""
     known = [*rows["type"].unique().sort(), *rows["operator"].drop_nulls().unique().sort()]
     sentences = list[str]()
     for one in choice.types:
@@ -81,19 +81,19 @@ def missing_types(rows: pl.DataFrame, choice: Choice) -> list[str]:
 
 
 def records(rows: pl.DataFrame, choice: Choice, side: str) -> pl.DataFrame:
-    """The rows of a table.
+    """Returns the rows of a table.
 
     Args:
-        rows: Of `filtered`.
-        choice: Times, how they are added up, and the order.
+        rows: Result of `filtered`.
+        choice: Limits of time, aggregation and order.
         side: device or host.
 
     Returns:
-        `rank`, `name`, `type`, `id`, `count`, `time`, `computation`, `memory`, `flops`, `bandwidth`, and shapes. Where
-        operators are added up, `name`, `id` and shapes are null.
+        `rank`, `name`, `type`, `id`, `count`, `time`, `computation`, `memory`, `flops`, `bandwidth`, and shapes. If
+        operators are aggregated, `rank`, `name`, `id` and shapes are null.
 
     Raises:
-        UsageError: There is no such column.
+        UsageError: The column to sort by is unknown.
     """
     column, ascending = _order(choice.order_by)
     time = pl.col("time")

@@ -1,4 +1,4 @@
-"""Reads what MegEngine's `get_profile()` returns, as JSON."""
+"""Reads the results of MegEngine's `get_profile()`, stored as JSON."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Lane(msgspec.Struct):
 
 
 class Footprint(msgspec.Struct):
-    """What an operator computes and moves."""
+    """FLOPs and bytes of an operator, and its shapes."""
 
     computation: float | None = None
     memory: float | None = None
@@ -55,7 +55,7 @@ class Footprint(msgspec.Struct):
 
 
 class Times(msgspec.Struct):
-    """By id of the operator, then by lane."""
+    """Times by id of the operator, then by lane, and footprints by id."""
 
     device: dict[str, dict[str, Lane]] = msgspec.field(default_factory=dict)
     host: dict[str, dict[str, Lane]] = msgspec.field(default_factory=dict)
@@ -63,17 +63,17 @@ class Times(msgspec.Struct):
 
 
 class Dump(msgspec.Struct):
-    """The file."""
+    """Content of the file."""
 
     graph_exec: Graph
     profiler: Times
 
 
 def read_dumps(paths: Sequence[Path]) -> Profile:
-    """Reads the dumps of the ranks of a job, which have none in them: the first is of rank 0.
+    """Reads the dumps of the ranks of a job. They do not contain the rank: the first file is taken for rank 0.
 
     Raises:
-        DataError: One is no such dump.
+        DataError: A file is not such a dump.
     """
     rows, bad = list[dict[str, Any]](), 0
     for rank, path in enumerate(paths):
@@ -113,7 +113,7 @@ def _operators(rank: int, dump: Dump) -> tuple[list[dict[str, Any]], int]:
 
 
 def _longest(lanes: Mapping[str, Lane], end: str) -> tuple[float | None, int]:
-    """Seconds on the lane where it takes longest, and how many lanes end before they start."""
+    """Returns the seconds on the lane with the longest time, and the number of lanes that end before they start."""
     each = [value - lane.start for lane in lanes.values() if (value := getattr(lane, end)) is not None]
     good = [seconds for seconds in each if seconds >= 0 and math.isfinite(seconds)]
     return max(good, default=None), len(each) - len(good)

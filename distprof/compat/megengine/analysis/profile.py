@@ -1,4 +1,4 @@
-"""Operators of a profile as a table, in MegEngine's words, whoever wrote it."""
+"""Operators of a profile as a table with MegEngine's terms, whichever program wrote it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ SCHEMA = {
     "device_end": pl.Float64(), "device_kern": pl.Float64(), "host_end": pl.Float64(), "host_kern": pl.Float64(),
     "computation": pl.Float64(), "memory": pl.Float64(), "in_shapes": pl.String(), "in_layouts": pl.String(),
     "out_shapes": pl.String(), "dtypes": pl.List(pl.String())}
-"""A row an operator and rank. `operator`: torch's name, null in what MegEngine wrote. `device_end`, ...: seconds from
-the start until the operator, or the wait before its kernel, is over. Shapes and strides are JSON. Null: unknown."""
+"""One row per operator and rank. `operator`: torch's name, null in MegEngine's dumps. `device_end` and `host_end`:
+seconds from start to end of the operator; `device_kern` and `host_kern`: to the start of its kernel. Shapes and strides
+are JSON. Null: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What was read."""
+    """A profile that was read."""
 
     rows: pl.DataFrame
-    """`SCHEMA`."""
+    """Columns as in `SCHEMA`."""
     notes: Sequence[str] = ()
-    """Sentences on what the numbers are, and on what was left out."""
+    """Sentences about what the numbers mean, and what was left out."""
 
 
 TYPES = {
@@ -58,8 +59,8 @@ TYPES = {
     "Argmax": ("argmax",), "Argmin": ("argmin",), "ArgsortForward": ("sort", "argsort"), "TopK": ("topk",),
     "Cumsum": ("cumsum",),
 }
-"""MegEngine's type -> operators of torch without `aten::` and the `_` at the end of those that work in place.
-What has no counterpart, such as a backward convolution for data and filter at once, keeps torch's name."""
+"""MegEngine's type -> operators of torch, without `aten::` and the trailing `_` of in-place ones. Operators without a
+counterpart, such as a backward convolution for data and filter at once, keep torch's name."""
 _BY_NAME = {name: kind for kind, names in TYPES.items() for name in names}
 DTYPES = {
     "float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64", "int8": "Int8",
@@ -67,16 +68,16 @@ DTYPES = {
     "float": "Float32", "double": "Float64", "c10::half": "Float16", "c10::bfloat16": "BFloat16", "int": "Int32",
     "signed char": "Int8", "unsigned char": "Uint8", "short int": "Int16", "short": "Int16", "long int": "Int64",
     "long": "Int64", "complex64": "Complex64", "c10::complex<float>": "Complex64"}
-"""Type of elements, as torch or its profiler writes it in lower case -> MegEngine's word."""
+"""Element type in torch or its profiler, in lower case -> MegEngine's name."""
 
 
 def type_of(operator: str) -> str:
-    """`aten::add_` -> "Elemwise"; an operator without a counterpart keeps its name."""
+    """Returns MegEngine's type: `aten::add_` -> "Elemwise"; an operator without a counterpart keeps its name."""
     namespace, _, name = operator.rpartition("::")
     bare = name if name.startswith("_") and not name.endswith("_") else name.rstrip("_")
     return _BY_NAME.get(bare, operator) if namespace in ("aten", "") else operator
 
 
 def dtype_of(name: str) -> str | None:
-    """`c10::BFloat16` -> "BFloat16"; None for what is no tensor."""
+    """Returns MegEngine's name of an element type: `c10::BFloat16` -> "BFloat16"; None for other arguments."""
     return DTYPES.get(name.lower())

@@ -1,4 +1,4 @@
-"""Summary and tables of a profile, or all of it as JSON."""
+"""Summary and tables of a profile, or the same as JSON."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ PARTS = ("summary", *SIDES)
 EMPTY = "no operator matches all filters"
 JSON_TEXTS = ("in_shapes", "in_layouts", "out_shapes")
 FIELDS = ("rank", "name", "type", "id", "count", "time", "computation", "memory", "flops", "bandwidth", *JSON_TEXTS)
-"""Of an operator in JSON; null where unknown or added up."""
+"""Fields of an operator in JSON; null if unknown or aggregated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What the flags on the output say."""
+    """The flags for the output."""
 
     top: int = 3
-    """0: all."""
+    """Number of rows; 0 for all."""
     copy_time: bool = False
     show_host: bool = False
     only_operators: bool = False
-    """Plain lines."""
+    """Whether to print plain lines of name, type and id."""
     wiki: bool = False
     print_only: str | None = None
     as_json: bool = False
 
 
 def report(profile: Profile, choice: Choice, view: View) -> str:
-    """What `profile_analyze` prints.
+    """Returns what `profile_analyze` prints.
 
     Raises:
-        UsageError: A rank or column is not there, or an expression is none.
+        UsageError: A rank or column does not exist, or a regular expression is invalid.
     """
     everything = of_ranks(profile.rows, choice.ranks)
     chosen = filtered(everything, choice)
@@ -112,7 +112,7 @@ def _nothing(everything: pl.DataFrame, side: str) -> str:
 
 
 def _remarks(everything: pl.DataFrame, chosen: pl.DataFrame, choice: Choice, side: str, hidden: int) -> Iterator[str]:
-    """What shares are of, what numbers do not cover, and how many rows are not shown."""
+    """Yields to what percentages refer, what numbers do not cover, and how many rows are not shown."""
     total, timed = _total(everything, side) or 0.0, everything[f"{side}_end"].count()
     picked = records(chosen, Choice(end=choice.end, min_time=choice.min_time, max_time=choice.max_time), side)
     yield f"shares are of the {side} time of all {counted(timed, 'operator')}, {total:.3g} s" + (

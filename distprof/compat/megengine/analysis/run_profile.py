@@ -1,4 +1,4 @@
-"""Operators of a run that distprof recorded, or of traces of other programs, as MegEngine's profile has them."""
+"""Operators of a run that distprof recorded, or of foreign traces, as in a MegEngine profile."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from distprof.merge.run.timelines import steps_of_timeline, timeline_pass, with_
 from distprof.units import counted, percent, spans
 
 KEY = ("rank", "op", "type", "module_path", "phase", "shapes", "dtypes")
-"""What calls of one operator share; those of a step are added up."""
+"""Calls in a step that share these columns are summed."""
 KERNELS = TYPES[NUM_HOST:]
 Calls = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpsAndSteps:
-    """What ranks of a run recorded beside their timelines."""
+    """Tables that the ranks of a run recorded in addition to timelines."""
 
     ops: pl.DataFrame
     steps: pl.DataFrame
@@ -80,7 +80,7 @@ def read_profile(paths: Sequence[Path]) -> Profile:
 
 
 def _counted(tables: OpsAndSteps | None, rank: Rank) -> Calls:
-    """Operators, and the shapes of their tensors, that the count pass saw on a rank."""
+    """Returns the operators, with the shapes of their tensors, that the count pass saw on a rank."""
     if tables is None:
         return frozenset()
     ops = tables.ops.filter(pl.col("rank") == rank.number).select("op", "shapes").unique()
@@ -88,7 +88,7 @@ def _counted(tables: OpsAndSteps | None, rank: Rank) -> Calls:
 
 
 def _whole_operators(timeline: RankTimeline, known: Calls) -> RankTimeline:
-    """Without operators inside one that was counted: they are how it is done, and its time is theirs too."""
+    """Removes operators inside a counted one: they implement it, and its time includes theirs."""
     if not known:
         return timeline
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
@@ -104,7 +104,7 @@ def _whole_operators(timeline: RankTimeline, known: Calls) -> RankTimeline:
 
 
 def _whole_by_shapes(timeline: RankTimeline) -> RankTimeline:
-    """The same where shapes tell FLOPs: without operators that are part of one whose FLOPs are known."""
+    """Removes operators inside one whose FLOPs are known from its shapes."""
     costs = slice_costs(timeline, Nesting(timeline.thread, timeline.start_ns, timeline.end_ns,
                                           held=timeline.type < NUM_HOST))
     if costs is None:
@@ -127,7 +127,7 @@ def _with_counts(rows: pl.DataFrame, tables: OpsAndSteps, ranks: Sequence[Rank])
 
 
 def _as_operators(rows: pl.DataFrame) -> pl.DataFrame:
-    """`SCHEMA`: a row for all calls of a step that share `KEY`, with the mean over steps."""
+    """Returns rows as in `SCHEMA`: one for all calls of a step that share `KEY`, with the mean over steps."""
     on_device = rows.group_by("rank").agg(busy=pl.col("self_device_ns").sum() > 0, steps=pl.col("step").n_unique())
     each = rows.group_by(KEY, maintain_order=True).agg(
         pl.col("self_device_ns", "self_host_ns").sum(),
@@ -151,7 +151,7 @@ def _as_operators(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _names() -> pl.Expr:
-    """`layers.0/aten::mm (backward)`."""
+    """Returns names like `layers.0/aten::mm (backward)`."""
     module, phase = pl.col("module_path"), pl.col("phase")
     where = pl.when(module.is_null() | (module == "")).then(pl.lit("")).otherwise(module + "/")
     when = pl.when(phase.is_null() | (phase == "forward")).then(pl.lit("")).otherwise(" (" + phase + ")")

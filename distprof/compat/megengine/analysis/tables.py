@@ -1,4 +1,4 @@
-"""Tables of operators: boxed with several lines a cell, or for a wiki."""
+"""Tables of operators: boxed with several lines per cell, or for a wiki."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from distprof.terminal import visible
 UNKNOWN = "N/A"
 PREFIXES = ("", "K", "M", "G", "T", "P", "E")
 BAR = 15
-"""Characters of the longest bar."""
+"""Length of the longest bar, in characters."""
 WIDEST = 30
-"""Characters of a line of a name."""
+"""Names are wrapped at this number of characters."""
 
 
 def boxed_operators(records: pl.DataFrame, side: str, total: float, *, ranks: bool) -> str:
-    """The usual table.
+    """Returns the default table.
 
     Args:
-        records: Of `choosing.records`, as many as are shown.
+        records: The rows of `choosing.records` to show.
         side: device or host.
-        total: Seconds that shares are of.
-        ranks: Shows of which rank each operator is.
+        total: Seconds to which percentages refer.
+        ranks: Whether to show the rank of each operator.
     """
     header = [f"{side} self time", "cumulative", "operator info", "computation", "FLOPS", "memory", "bandwidth",
               "in_shapes", "out_shapes"]
@@ -44,7 +44,7 @@ def boxed_operators(records: pl.DataFrame, side: str, total: float, *, ranks: bo
 
 
 def wiki_operators(records: pl.DataFrame, total: float, *, ranks: bool) -> str:
-    """The table for a wiki."""
+    """Returns the table for a wiki."""
     longest: dict[str, float] = {name: _largest(records[name]) for name in ("time", "flops", "bandwidth")}
     added_up = records["name"].null_count() == len(records)
     header = ["#", "time", "ratio", "time bar", "cum-time", "cum-time ratio",
@@ -65,14 +65,14 @@ def wiki_operators(records: pl.DataFrame, total: float, *, ranks: bool) -> str:
 
 
 def info(row: dict[str, Any], *, ranks: bool = False) -> list[str]:
-    """Name, type and id of an operator; of several type, count and `N/A`."""
+    """Returns name, type and id of an operator; for aggregated operators, type, count and `N/A`."""
     if row["name"] is None:
         return [row["type"], str(row["count"]), UNKNOWN]
     return [row["name"], row["type"], row["id"], *([f"rank {row['rank']}"] if ranks else [])]
 
 
 def boxed(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A box around each cell; line ends in cells are kept."""
+    """Draws a box around each cell; line ends in cells are kept."""
     cells = [[cell.split("\n") for cell in row] for row in (header, *rows)]
     widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(header))]
     lines = [_rule("╒═╤╕", widths)]
@@ -87,7 +87,7 @@ def boxed(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def wiki(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells between bars, a line a row."""
+    """Returns rows as lines, with cells between vertical bars."""
     cells = [[visible(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     first, *others = (f"| {' | '.join(map(str.ljust, row, widths))} |" for row in cells)
@@ -95,7 +95,7 @@ def wiki(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def plain(rows: Sequence[Sequence[str]]) -> str:
-    """Two columns between two lines."""
+    """Returns two columns between two horizontal rules."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = "  ".join("-" * width for width in widths)
     return "\n".join([rule, *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), rule])
@@ -116,7 +116,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _number(value: float | None, base: int, unit: str, small: str | None = None) -> str:
-    """`1.50\\nGFLO`; `small` is the unit without a prefix."""
+    """Formats a number: `1.50\\nGFLO`; `small` is the unit without a prefix."""
     if value is None:
         return f"{UNKNOWN}\n{small or unit}"
     index = 0
@@ -135,7 +135,7 @@ def _largest(column: pl.Series) -> float:
 
 
 def _shapes(row: dict[str, Any], name: str, separator: str = "\n") -> str:
-    """`{1,3,8,8}` for each tensor, with its strides where it is not contiguous."""
+    """Returns `{1,3,8,8}` for each tensor, with its strides if it is not contiguous."""
     if row[name] is None:
         return str(None) if row["name"] is None else UNKNOWN
     shapes = json.loads(row[name])

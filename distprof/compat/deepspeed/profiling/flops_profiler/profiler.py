@@ -1,4 +1,4 @@
-"""The same names once more, where DeepSpeed defines them."""
+"""The same names in the module in which DeepSpeed defines them."""
 
 from distprof.compat.deepspeed import *  # noqa: F403 (all names of the drop-in)
 from distprof.compat.deepspeed import __all__ as __all__
