@@ -163,8 +163,12 @@ def median_of_others(values: Floats) -> Any:
 
 
 BINS = 1 << 14
-"""Number of bins for the sum over steps. Values are rounded to bins; `tail` allows for an error of half a bin times the
-square root of the number of steps, as if roundings were independent with mean 0."""
+"""Number of bins for the sum over steps. Each value is split between the two bins next to it so that its mean is kept;
+`tail` allows for an error of one bin times the square root of the number of steps: two deviations, as the splits of
+steps are independent with mean 0."""
+BEYOND = 30.0
+"""The sum exceeds the bins with a probability of at most exp(-BEYOND) at either end, where it is counted as if it were
+at the other end. This is less than `LEAST`."""
 LEAST = 1e-12
 """Smallest probability that a Fourier transform in double precision distinguishes from 0."""
 
@@ -179,19 +183,64 @@ def tail(values: Floats, means: Floats) -> Any:
     Returns:
         At least `LEAST`, at most 1.
     """
-    low, span = values.min(axis=0), float(np.ptp(values, axis=0).sum())
-    if not span:
-        return np.where(means <= low.mean() + 1e-9 * abs(low.mean()), 1.0, LEAST)
-    width = span / (BINS - values.shape[1] - 1)
-    # to the nearest bin, so that errors of steps cancel
-    place = np.rint((values - low) / width).astype(np.int64)
+    num_steps, least = values.shape[1], values.min(axis=0)
+    apart = values - least  # equal values become 0, without rounding
+    if not apart.any():
+        return np.where(means <= least.mean() + 1e-9 * abs(least.mean()), 1.0, LEAST)
+    center = apart.mean(axis=0)
+    apart -= center
+    above, first, width = _sums(apart)
+    beyond = np.asarray(means) * num_steps - least.sum() - center.sum()
+    wanted = np.floor(beyond / width - num_steps ** 0.5) - first
+    found = np.where(wanted < 0, 1.0, above[np.clip(wanted, 0, BINS).astype(np.int64)])
+    return np.clip(found, LEAST, 1.0)
+
+
+def _sums(apart: Floats) -> tuple[Any, int, float]:
+    """Returns the probability that the sum over steps is in each bin or above, the number of the first bin (that of the
+    mean is 0), and the width of a bin; there is one more bin above all others.
+
+    Args:
+        apart: Differences of values from the mean of their step, which are overwritten; shape (ranks, steps).
+    """
+    num_steps, (low, high) = apart.shape[1], _reach(apart)
+    margin = min(num_steps, int(4 * num_steps ** 0.5), BINS // 4) + 1  # of splits, by Hoeffding's inequality
+    width = (low + high) / (BINS - 2 * margin)
+    apart /= width
     product = np.ones(BINS // 2 + 1, complex)
-    for column in place.T:
-        product *= np.fft.rfft(np.bincount(column, minlength=BINS) / len(column))
-    chance = np.clip(np.fft.irfft(product, BINS), 0, None)
-    above = np.cumsum(chance[::-1])[::-1]
-    wanted = np.floor((np.asarray(means) * values.shape[1] - low.sum()) / width - 0.5 * values.shape[1] ** 0.5)
-    return np.clip(above[np.clip(wanted, 0, BINS - 1).astype(np.int64)], LEAST, 1.0)
+    for column in apart.T:
+        product *= np.fft.rfft(_split(column))
+    first = -margin - int(low / width)
+    chance = np.roll(np.clip(np.fft.irfft(product, BINS), 0, None), -first)
+    return np.append(np.cumsum(chance[::-1])[::-1], 0.0), first, width
+
+
+def _reach(apart: Floats) -> tuple[float, float]:
+    """Returns how far the sum over steps goes below and above its mean, by Bennett's inequality (1962).
+
+    With many steps, this is much less than from the sum of the least to that of the largest values.
+
+    Args:
+        apart: Differences of values from the mean of their step; shape (ranks, steps).
+    """
+    variance, found = float(np.einsum("ij,ij->", apart, apart)) / len(apart), []
+    for largest in (-apart.min(axis=0), apart.max(axis=0)):
+        most = float(largest.max())
+        wanted = BEYOND * most * most / variance
+        ratio = wanted / 3 + (wanted * wanted / 9 + 2 * wanted) ** 0.5  # Bernstein's, which is never too small
+        for _ in range(8):  # nor is what Newton's method makes of it, as the function is convex
+            logarithm = np.log1p(ratio)
+            ratio -= ((1 + ratio) * logarithm - ratio - wanted) / logarithm
+        found.append(min(float(largest.sum()), float(ratio) * variance / most))
+    return found[0], found[1]
+
+
+def _split(places: Floats) -> Any:
+    """Returns the probability of each bin if each of these places is as likely; bins are numbered modulo `BINS`."""
+    lower = np.floor(places)
+    upper_share, lower = places - lower, lower.astype(np.int64)
+    return np.bincount(np.concatenate((lower, lower + 1)) % BINS, minlength=BINS,
+                       weights=np.concatenate((1 - upper_share, upper_share))) / len(places)
 
 
 def chance_of_any(values: Floats, rows: Integers | Sequence[int], tested: int) -> Any:

@@ -105,7 +105,7 @@ def _of_devices(opened: Opened, runs: Sequence[Path], *, steps: Sequence[int], r
     found = device_paths(run, clock, opened.program, ranks=ranks, wanted=steps)
     if found is None:
         if ranks:
-            raise DataError(f"no device commands launched by {numbered('rank', ranks)} in {run.path}",
+            raise DataError(f"no device commands launched by {numbered('rank', sorted(set(ranks)))} in {run.path}",
                             hint="--rank follows a GPU; without it, the path leads across ranks")
         return None
     problems = problems_of(found.run, clock)

@@ -117,6 +117,7 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         show(counters_text(*given_runs(runs, attempt), ranks=ranks, top=top, as_json=form == "json", strict=strict))
         return
     if as_torch:
+        ranks = tuple(dict.fromkeys(ranks))
         others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
         if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
             raise UsageError("--torch can be combined only with --rank, --by shape, --by stack, --stack, --sort and "

@@ -167,9 +167,10 @@ def _of_nodes(timeline: RankTimeline, slices: Integers, table: NodeTable, links:
     """Returns the columns of calls without a slice, which start with the call before them; appends their names."""
     alone = np.flatnonzero(is_call(table) & (links.slice < 0))
     if len(alone):
+        known = set(names)  # a name may repeat, because JSON can spell it in several ways
+        names += [name for name in table.names if name not in known]
         number = {name: place for place, name in enumerate(names)}
-        own = np.array([number.setdefault(name, len(number)) for name in table.names], np.int64)[table.name[alone]]
-        names[:] = number
+        own = np.array([number[name] for name in table.names], np.int64)[table.name[alone]]
     else:
         own = alone
     before = _before(links.slice, alone)

@@ -95,7 +95,9 @@ def with_bounds(graph: RankGraph, found: Communication, waits: Sequence[Wait]) -
     counts as communication.
     """
     start, duration, own, inside = graph.start_ns.copy(), graph.duration_ns.copy(), graph.self_ns.copy(), graph.inside()
-    went_on = {one.communication: one.end_ns for one in waits}  # also if it had ended before
+    went_on = dict[int, int]()  # also if it had ended before
+    for one in waits:
+        went_on[one.communication] = min(one.end_ns, went_on.get(one.communication, one.end_ns))
     free = dict[int, int]()
     host = [(place, issuer) for place, issuer in zip(found.place.tolist(), found.issued_by.tolist(), strict=True)
             if place >= 0 and not graph.on_device[place] and duration[place]]

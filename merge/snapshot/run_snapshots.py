@@ -68,7 +68,7 @@ def run_snapshots(files: Mapping[int, Path], *, by: Sequence[str], ranks: Sequen
     """
     _check(files, by, ranks)
     devices, parts, rows, problems = list[OneDevice](), list[pl.DataFrame](), list[pl.DataFrame](), list[Unreadable]()
-    for rank in ranks or files:
+    for rank in dict.fromkeys(ranks) or files:
         try:
             snapshot = read_snapshot(files[rank])
         except DataError as error:

@@ -135,6 +135,8 @@ def _swap(temporary: Path, merged: Path) -> None:
             _discard(old)
     else:
         temporary.rename(merged)
+    for left in merged.parent.glob(f".{escape(merged.name)}.????????.old"):  # of a merge that was killed
+        _discard(left)
     sync(merged.parent)
 
 

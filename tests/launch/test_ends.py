@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from distprof.merge.writing.merge_folder import written_whole
 from distprof.system import exchange
 from support import forked
 from support.jobs import PATIENCE_S, called, clean_environ
@@ -200,6 +201,15 @@ def test_a_new_merge_takes_the_place_of_an_earlier_one_at_once(run, monkeypatch)
         seen.clear()
         assert called("merge", "--force", run).returncode == 0 and files_in(run) == ["merged"]
         assert all(seen) == works, "without it there is none for a moment"
+
+
+def test_an_earlier_merge_that_a_killed_one_left_under_another_name_goes_when_there_is_a_new_one(run):
+    assert called("merge", "--force", run).returncode == 0
+    left = (run / "merged").rename(run / ".merged.0123abcd.old")
+    with pytest.raises(ZeroDivisionError), written_whole(run / "merged") as folder:
+        (folder / "summary.json").write_text(str(1 // 0))
+    assert files_in(run) == [left.name]
+    assert called("merge", run).returncode == 0 and files_in(run) == ["merged"]
 
 
 @pytest.mark.stress

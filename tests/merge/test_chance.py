@@ -10,7 +10,18 @@ import itertools
 import numpy as np
 import pytest
 
-from distprof.merge.chance import LEAST, chance, chance_of_any, chances, median_of_others, of_two_looks, tail
+from distprof.merge import chance as module
+from distprof.merge.chance import (
+    AS_IS,
+    CLIPPED,
+    LEAST,
+    chance,
+    chance_of_any,
+    chances,
+    median_of_others,
+    of_two_looks,
+    tail,
+)
 
 NOISES = {
     "exponential": lambda random, shape: random.exponential(1.0, shape),
@@ -141,10 +152,62 @@ def test_a_tail_is_that_of_all_draws(draw):
         assert low - 1e-9 <= tail(values, np.array([mean]))[0] <= high + 1e-9
 
 
+DRAWS = {
+    "normal": lambda random, shape: random.normal(size=shape), "pareto": lambda random, shape: random.pareto(3, shape),
+    "exponential": lambda random, shape: random.exponential(size=shape),
+    "heavy tails": lambda random, shape: random.pareto(1.5, shape),
+    "skewed": lambda random, shape: random.lognormal(0, 2, shape), "one of all": NOISES["one of all"]}
+
+
+@pytest.mark.parametrize(("noise", "num_steps", "draws"), [
+    ("pareto", 2000, 20_000), ("skewed", 200, 40_000),
+    *(pytest.param(noise, num_steps, draws, marks=pytest.mark.stress) for noise in DRAWS for num_steps, draws in (
+        (20, 1_000_000), (40, 1_000_000), (200, 300_000), (2000, 100_000), (20_000, 20_000)))])
+def test_a_tail_over_many_steps_is_that_of_random_draws(noise, num_steps, draws):
+    """The bins make it larger, never smaller; 4 deviations of that many draws are allowed for."""
+    random = np.random.default_rng(num_steps)
+    values, sums = DRAWS[noise](random, (200, num_steps)), np.zeros(draws)
+    for column in values.T:
+        sums += column[random.integers(len(column), size=draws)]
+    means = np.quantile(sums, [0.5, 0.9, 0.99, 0.999]) / num_steps
+    drawn = np.array([(sums / num_steps >= mean - 1e-9 * abs(mean)).mean() for mean in means])
+    found, noisy = tail(values, means), 4 * np.sqrt(drawn / draws)
+    most = 1.15 if num_steps <= 200 else 1.4 if num_steps <= 2000 else 4.0
+    assert (found >= 0.97 * drawn - noisy).all() and (found <= most * drawn + noisy).all(), found / drawn
+
+
+@pytest.mark.parametrize("num_steps", [1023, 1024, 2000])
+def test_there_can_be_as_many_steps_as_bins_and_more(monkeypatch, num_steps):
+    monkeypatch.setattr(module, "BINS", 1 << 10)
+    values = np.random.default_rng(0).exponential(1, (20, num_steps))
+    deviation = np.sqrt(values.var(axis=0).sum()) / num_steps
+    low, middle, high = tail(values, values.mean() + np.array([-1, 1, 10]) * deviation)
+    assert 0.8 < low <= 1 and 0.15 < middle < 0.6 and LEAST <= high < 1e-6, "0.84 and 0.16 if normal"
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("noise", DRAWS)
+@pytest.mark.parametrize(("num_steps", "deals"), [(20, 4000), (40, 4000), (200, 2000), (2000, 500), (20_000, 60)])
+def test_of_equal_ranks_over_many_steps_none_stands_out(noise, num_steps, deals):
+    """Values that are dealt out to ranks anew have the same tail; 3 deviations of that many deals are allowed for."""
+    random = np.random.default_rng(num_steps)
+    values = DRAWS[noise](random, (200, num_steps))
+    clipped = np.minimum(values, most := np.quantile(values, 1 - 1 / len(values)))
+    means, clipped_means = np.empty(deals), np.empty(deals)
+    for place in range(deals):
+        dealt = random.permuted(values, axis=0)
+        means[place] = dealt.mean(axis=1).max()
+        clipped_means[place] = np.minimum(dealt, most).mean(axis=1).max()
+    found = 200 * np.minimum(tail(values, means) / AS_IS, tail(clipped, clipped_means) / CLIPPED)
+    for level in (0.01, 0.1):
+        assert (found <= level).mean() <= level + 3 * (level / deals) ** 0.5, level
+
+
 def test_what_no_draw_reaches_is_as_unlikely_as_can_be_told():
     values = np.random.default_rng(0).random((100, 24))
     assert tail(values, np.array([1.1]))[0] == LEAST and tail(values, np.array([0.0]))[0] == 1
     assert tail(np.ones((4, 5)), np.array([1.0, 2.0])).tolist() == [1.0, LEAST]
+    assert tail(np.full((200, 5), 0.1), np.array([0.1, 0.2])).tolist() == [1.0, LEAST], "although their mean is not 0.1"
 
 
 @pytest.mark.parametrize("by", [0.0, 0.6, 0.75])

@@ -39,6 +39,7 @@ class StreamWaits:
     stream: Integers
     """The waiting stream."""
     device: Integers
+    """The device of both streams: Kineto finds only events that were recorded in the context of the wait."""
     recorded: Integers
     """Correlation id of the call that recorded the event."""
     recorded_on: Integers

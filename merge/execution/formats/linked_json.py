@@ -147,7 +147,7 @@ class _Linked:
         written = Written(
             nodes=len(graph.name) + sum(self._needs_node(place) for place in self.communication), dependencies=None,
             communication=len(read), without_group=sum(one.group is None for one in read),
-            untimed=int(np.count_nonzero(graph.slice < 0)))
+            untimed=int(np.count_nonzero((graph.slice < 0) & (graph.node >= 0))))
         written.unread.update(one.op for one in self.communication.values() if not is_read(one.op))
         return written
 

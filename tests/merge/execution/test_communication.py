@@ -9,11 +9,14 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from distprof.merge.execution.communication import _issuer
+from distprof.merge.execution.communication import Communication, _issuer
+from distprof.merge.execution.rank_graph import RankGraph
+from distprof.merge.execution.waits import Wait, with_bounds
 from support.execution_traces import call, pair, read_et, slices, tensor
 from support.jobs import SCRIPTS, called, started
 from support.ports import free_port
@@ -32,6 +35,18 @@ def test_an_operator_of_another_thread_did_not_issue_what_is_called_meanwhile(op
     graph = SimpleNamespace(names=OPERATORS, name=np.array(around), start_ns=np.arange(number) + 10,
                             duration_ns=np.full(number, 1000))
     assert _issuer(graph, np.arange(number), {}, -1, 500, op) == found
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_communication_ends_when_the_first_thread_that_waits_for_it_goes_on(order):
+    start, duration = np.array([0, 5]), np.array([10, 95])
+    graph = RankGraph(
+        name=np.array([0, 1]), names=("c10d::allreduce_", "gloo:all_reduce"), type=np.zeros(2, np.int64),
+        start_ns=start, duration_ns=duration, self_ns=duration, thread=np.array([1, 7]), parent=np.array([-1, -1]),
+        node=np.array([-1, -1]), slice=np.arange(2), inside_until=np.arange(2), table=None, timeline=None, links=None)
+    found = Communication(place=np.array([1]), rows=pl.DataFrame({"op": ["all_reduce"]}), issued_by=np.array([0]))
+    waits = [Wait(1, -1, 1, 20, 60), Wait(1, -1, 2, 20, 80)][::order]
+    assert with_bounds(graph, found, waits).end_ns(1) == 60
 
 
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7

@@ -234,6 +234,8 @@ def test_ranks_are_taken_from_names_and_added_up(tmp_path):
     assert {group["rank"]: group["peak_bytes"] for group in found["groups"]} == {
         one["rank"]: one["peak_bytes"] for one in found["devices"]}
     assert len(shown("--rank", 3, tmp_path)["devices"]) == 1
+    assert shown("--rank", 3, "--rank", 3, "--by", "rank", "--by", "rank", tmp_path) == shown(
+        "--rank", 3, "--by", "rank", tmp_path)
     assert "rank 12 has no snapshot; --rank can be 0-11" in fails("--rank", 12, tmp_path, code=2)
     assert "--by line" in fails("--by", "lines", tmp_path, code=2)
     assert "do not show when tensors were last used" in fails("--lifetimes", tmp_path, code=2)

@@ -84,6 +84,8 @@ def test_stacks_that_cannot_be_followed_are_none(tmp_path):
     done = called("ops", "--torch", "--by", "stack", tmp_path / "rank0.json")
     frames = [line.split("  1  ")[-1].strip() for line in done.stdout.splitlines() if "aten::" in line]
     assert done.returncode == 0 and frames == ["c.py(3): h", "", ""], done.stdout + done.stderr
+    twice = called("ops", "--torch", "--by", "stack", "--rank", 0, "--rank", 0, tmp_path / "rank0.json")
+    assert twice.stdout == done.stdout, twice.stderr
 
 
 def shown(call_stack):

@@ -50,6 +50,26 @@ def test_nodes_have_times_nesting_and_dependencies(tmp_path):
     assert json.loads(outer["inputs"][0]) == [] and "100.0 %" in said
 
 
+def test_a_name_that_a_timeline_spells_in_two_ways_shifts_no_other(tmp_path):
+    other = {"ph": "X", "cat": "user_annotation", "name": "ESCAPED", "pid": 1, "tid": 1, "ts": 101, "dur": 1}
+    nodes = [call(2, "one"), call(3, "two"), call(4, "three"), call(5, "missing")]
+    folder = pair(tmp_path / "run", nodes, slices(("one", 2), other, ("two", 3), ("three", 4)))
+    trace = folder / "rank0.json"
+    trace.write_text(trace.read_text().replace("ESCAPED", "\\u006fne"))
+    assert json.loads(trace.read_text())["traceEvents"][1]["name"] == "one"
+    assert called("export", folder, "--out", folder, "--prefix", "job").returncode == 0
+    names = Counter(node["name"] for node in read_et(folder / "job.0.et")[1])
+    assert [names[name] for name in ("one", "two", "three", "missing")] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("form", ["chakra", "linked"])
+def test_only_recorded_calls_count_as_without_a_time(tmp_path, form):
+    folder = pair(tmp_path / "run", THREE, events())
+    assert "without a time" not in called("export", folder, "--out", folder, "--format", form).stdout
+    folder = pair(tmp_path / "other", [*THREE, call(5, "missing")], events())
+    assert "1 node without a time" in called("export", folder, "--out", folder, "--format", form).stdout
+
+
 def test_old_and_new_layouts_give_the_same(tmp_path):
     old = file_of(old_call(2, "outer", schema=FRESH, outputs=[tensor(1)]), old_call(3, "inner", parent=2),
                   old_call(4, "reader", inputs=[tensor(1)], schema=FRESH), schema="1.0.1")
