@@ -81,13 +81,13 @@ def rank_place(folder: str) -> str:
 
 
 MOST_FILE_BYTES, MOST_HOST_BYTES, MOST_HOST_FILES = 16 << 30, 512 << 30, 200_000
-"""Maximum size of a file, and of all that a host sends over one connection; maximum number of files."""
+"""Maximum size of a file, and of all that a host sends; maximum number of its files."""
 FREE_BYTES = 512 << 20
 """Received files leave this many bytes of the disk free, because ranks of this host write to it as well."""
 
 
 class ReceivedFiles:
-    """The files that a host sends over one connection.
+    """The files that a host sends, over one connection or several.
 
     Args:
         run: The run directory of this host.
