@@ -236,7 +236,7 @@ def take_request(run: Path, content: bytes) -> bool:
         known = msgspec.json.decode(read_small(run / WATCH / REQUEST_JSON), type=WindowRequest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         known = WindowRequest(number=0, first_step=0, steps="")
-    if (asked.number, asked.stacks) <= (known.number, known.stacks) or asked.number < known.number:
+    if (asked.number, asked.stacks) <= (known.number, known.stacks):
         return False
     write_unsynced(run, REQUEST_JSON, content)
     return True
