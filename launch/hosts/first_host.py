@@ -84,6 +84,8 @@ class FirstHost:
         """By node number in the rendezvous."""
         self._run, self._directory_id, self._context = run, directory_id, context
         self._owners: dict[str, str] = {}
+        self._received: dict[tuple[str, str], ReceivedFiles] = {}
+        """By stem and directory id: it counts what a host sends over all its connections."""
         self._unproven = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="distprof hosts", daemon=True)
@@ -151,7 +153,8 @@ class FirstHost:
             one = self.hosts[hello.node] = OtherHost(host=hello.host, node=hello.node, is_shared=is_shared,
                                                      seen_s=time.monotonic())
         one.connected, one.done = one.connected + 1, None
-        files = ReceivedFiles(self._run, hello.stem, hello.directory_id, self._owners)
+        files = self._received.setdefault((hello.stem, hello.directory_id), ReceivedFiles(
+            self._run, hello.stem, hello.directory_id, self._owners))
         told: dict[str, tuple[float, int]] = {}
         try:
             await talk.say(Answer(is_shared=is_shared, place=os.fspath(self._run)))

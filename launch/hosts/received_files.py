@@ -81,13 +81,13 @@ def rank_place(folder: str) -> str:
 
 
 MOST_FILE_BYTES, MOST_HOST_BYTES, MOST_HOST_FILES = 16 << 30, 512 << 30, 200_000
-"""Maximum size of a file, and of all that a host sends over one connection; maximum number of files."""
+"""Maximum size of a file, and of all that a host sends; maximum number of its files."""
 FREE_BYTES = 512 << 20
 """Received files leave this many bytes of the disk free, because ranks of this host write to it as well."""
 
 
 class ReceivedFiles:
-    """The files that a host sends over one connection.
+    """The files that a host sends, over one connection or several.
 
     Args:
         run: The run directory of this host.
@@ -236,7 +236,7 @@ def take_request(run: Path, content: bytes) -> bool:
         known = msgspec.json.decode(read_small(run / WATCH / REQUEST_JSON), type=WindowRequest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         known = WindowRequest(number=0, first_step=0, steps="")
-    if (asked.number, asked.stacks) <= (known.number, known.stacks) or asked.number < known.number:
+    if (asked.number, asked.stacks) <= (known.number, known.stacks):
         return False
     write_unsynced(run, REQUEST_JSON, content)
     return True

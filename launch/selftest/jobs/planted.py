@@ -53,10 +53,6 @@ class Notes:
         self._step.clear()
         self._began = now
 
-    def of_step(self, step: int, name: str, ns: float) -> None:
-        """Adds time to a part of a completed step, for device events that are read later."""
-        self._steps[step][name] = self._steps[step].get(name, 0.0) + ns
-
     def attempt(self, name: str, do: Callable[[], Any]) -> Any:
         """Runs a part of the job; a part that fails is recorded and skipped from then on.
 

@@ -314,6 +314,19 @@ def test_messages_that_were_changed_repeated_or_are_nonsense_end_the_connection(
         assert not connection.ask(a_file("rank00001/x")).refused
 
 
+@pytest.mark.parametrize(("limit", "most"), [("MOST_HOST_BYTES", 5), ("MOST_HOST_FILES", 1)])
+def test_what_a_host_may_send_does_not_begin_again_with_each_connection(tmp_path: Path, limit: str, most: int,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"distprof.launch.hosts.received_files.{limit}", most)
+    _, to = announced(a_run(tmp_path / "run", HERE))
+    refused = []
+    for number, directory_id in ((1, THERE), (1, "cccc"), (2, THERE)):
+        with connected(to) as connection:
+            connection.ask(Hello(host="b", stem=STEM, node=1, directory_id=directory_id))
+            refused.append(connection.ask(a_file(f"columns/{STEM}-{number}.bin", b"abc")).refused)
+    assert refused == ["", "", "this is more than a host may send"]
+
+
 class _Spoiling:
     """A connection that sends something else."""
 
