@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from distprof.contract.paths import RANK_JSON
 from distprof.contract.watch_state import WatchFinding, certain_findings, window_folder
 from distprof.errors import OutputError, UsageError
 from distprof.launch.watching import explanations
@@ -27,7 +28,9 @@ def asked(monkeypatch) -> list[str]:
 
     def ask(run: Path, steps: str, why: str, **_: object) -> SimpleNamespace:
         found.append(why)
-        (window_folder(run, len(found)) / "rank00001").mkdir(parents=True)
+        folder = window_folder(run, len(found)) / "rank00001"
+        folder.mkdir(parents=True)
+        (folder / RANK_JSON).touch()
         return SimpleNamespace(number=len(found))
 
     monkeypatch.setattr(explanations, "ask", ask)
