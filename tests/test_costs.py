@@ -36,7 +36,9 @@ def test_forms_behind_those_that_stay_are_marked(monkeypatch, tmp_path):
     assert [one.marks for one in items] == [["stress"], [], ["thorough"], ["thorough"], []]
 
 
-def test_what_costs_more_than_there_is_for_it_is_chosen(tmp_path):
+def test_what_costs_more_than_there_is_for_it_is_chosen(monkeypatch, tmp_path):
+    monkeypatch.setattr(costs, "BUDGET_S", 0.8)
+    monkeypatch.setattr(costs, "FORM_S", 2.4)
     found = next(one for one in costs.needed() if one.startswith("tests/"))
     rows = [("few[a]", 0.3), ("few[b]", 0.3), ("few[c]", 0.1), ("few[c]", 0.5), ("cheap", 0.7), ("dear", 1.0),
             ("one_of[a]", 2.0), ("one_of[b]", 2.0), ("none_of[a]", 5.0), ("none_of[b]", 5.0), ("core", 9.0),
