@@ -37,11 +37,12 @@ GAP_NS = 10_000
 LEAST_NS = ((GAP_NS, None), (0, None), (0, 100_000), (0, 10_000), (0, 0))
 """Minimum duration of a continuation to get its own node, in ns: of a call in which a thread waits or issues
 communication, and of any other call; None: never. The first pair is used with which no chain of dependencies takes
-longer than the recording."""
+longer than the recording; if there is none, the last pair."""
 
 
 def in_order(graph: RankGraph, found: Communication) -> tuple[RankGraph, Communication, Edges]:
-    """Splits and orders the calls, and finds the dependencies; no chain of them takes longer than the recording.
+    """Splits and orders the calls, and finds the dependencies; no chain of them takes longer than the recording, if one
+    of `LEAST_NS` achieves that.
 
     Returns:
         Graph and communication with new places, and the dependencies between these.
