@@ -44,6 +44,10 @@ def attempt_folder(attempt: int) -> str:
     return f"attempt{attempt:04d}"
 
 
+RANK_FOLDER = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
+"""Matches the name of a rank's folder; six digits from rank 100,000 on."""
+
+
 def rank_folder(rank: int) -> str:
     """Returns the name of the folder of what a rank recorded."""
     return f"rank{rank:05d}"
@@ -57,5 +61,5 @@ def rank_files(run: Path, file: str, suffix: str = "") -> Iterator[Path]:
         file: Name of the file.
         suffix: `PARTIAL_SUFFIX` for folders that are being written, '' for complete ones.
     """
-    folder = re.compile(rf"rank\d{{5,}}{re.escape(suffix)}")  # six digits from rank 100,000 on
-    return (path for path in run.glob(f"rank*{suffix}/{file}") if folder.fullmatch(path.parent.name))
+    return (path for path in run.glob(f"rank*{suffix}/{file}")
+            if (fits := RANK_FOLDER.fullmatch(path.parent.name)) is not None and (fits[2] or "") == suffix)

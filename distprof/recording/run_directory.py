@@ -21,6 +21,7 @@ from distprof.contract.conditions import HOSTS
 from distprof.contract.paths import (
     MERGED,
     PARTIAL_SUFFIX,
+    RANK_FOLDER,
     RANK_JSON,
     REPORT_HTML,
     RUN_JSON,
@@ -49,7 +50,7 @@ MERGING = ".merging"
 LOCK = ".claim"
 """A folder in the run directory that serves as a lock: creating a folder is atomic on every file system."""
 FOLDERS = re.compile("|".join((
-    rf"rank\d{{5,}}({re.escape(PARTIAL_SUFFIX)})?", r"attempt\d{4,}", MERGED, re.escape(MERGING), rf"\.{MERGED}\.tmp",
+    RANK_FOLDER.pattern, r"attempt\d{4,}", MERGED, re.escape(MERGING), rf"\.{MERGED}\.tmp",
     SUMMARIES, "summaries", HOSTS, WATCH_FOLDER, WINDOWS)))
 """Names of the folders that are removed when a run is replaced, from a directory as from a URL."""
 

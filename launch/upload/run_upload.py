@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from distprof.contract.paths import FORMAT, MERGED, PARTIAL_SUFFIX, RANK_JSON, RUN_JSON, SUMMARY_JSON
+from distprof.contract.paths import FORMAT, MERGED, PARTIAL_SUFFIX, RANK_FOLDER, RANK_JSON, RUN_JSON, SUMMARY_JSON
 from distprof.errors import DataError, DistprofError, StorageError
 from distprof.storage.backend import Backend, Entry
 from distprof.storage.faults import RemoteError
@@ -20,7 +20,6 @@ from distprof.storage.listing import LISTINGS
 from distprof.storage.writing.uploading import Moved, put_file
 from distprof.threads import thread_pool
 
-_RANK = re.compile(rf"rank(\d+)({re.escape(PARTIAL_SUFFIX)})?")
 _ATTEMPT = re.compile(r"attempt\d{4,}")
 
 
@@ -37,7 +36,7 @@ class Part:
     @property
     def is_rank(self) -> bool:
         """Whether it is a rank folder, of the last attempt or an earlier one."""
-        return _RANK.fullmatch(self.folder.name) is not None
+        return RANK_FOLDER.fullmatch(self.folder.name) is not None
 
     @property
     def is_complete_rank(self) -> bool:
@@ -63,13 +62,13 @@ def ranks_of(run: Path) -> Iterator[Part]:
     """Yields the rank folders, earlier attempts before the last one."""
     for folder in [*sorted(child for child in run.iterdir() if _ATTEMPT.fullmatch(child.name)), run]:
         for child in sorted(folder.iterdir()):
-            if child.is_dir() and _RANK.fullmatch(child.name):
+            if child.is_dir() and RANK_FOLDER.fullmatch(child.name):
                 yield Part(name=child.relative_to(run).as_posix(), folder=child, last=RANK_JSON)
 
 
 def _others(run: Path) -> Iterator[Part]:
     for child in sorted(run.iterdir()):
-        known = _RANK.fullmatch(child.name) or _ATTEMPT.fullmatch(child.name) or child.name.startswith(".")
+        known = RANK_FOLDER.fullmatch(child.name) or _ATTEMPT.fullmatch(child.name) or child.name.startswith(".")
         if child.is_dir() and not known:
             yield Part(name=child.name, folder=child, last=SUMMARY_JSON if child.name == MERGED else "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -14,14 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from distprof.contract import rank_json
-from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON
+from distprof.contract.paths import RANK_FOLDER, RANK_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.errors import DataError
 from distprof.merge.watch.pieces import PATTERN, Piece, RankReader
 from distprof.process.identity import boot_id
 from distprof.storage.places import remote
-
-NAME = re.compile(rf"rank(\d{{5,}})({re.escape(PARTIAL_SUFFIX)})?")
 
 OPENED_EVERY = 5
 """Files that seem unchanged are nevertheless opened at every fifth look."""
@@ -126,7 +123,7 @@ class RankFolders:
         """Yields rank, folder and inode of each; of two folders of a rank, the one that is still being written."""
         found: dict[int, tuple[Path, int]] = {}
         for name, inode in sorted(self._entries()):
-            fits = NAME.fullmatch(name)
+            fits = RANK_FOLDER.fullmatch(name)
             if fits is not None:
                 found[int(fits[1])] = (self._run / name, inode)
         for number, (folder, inode) in found.items():
@@ -205,7 +202,7 @@ class LatestStep:
 
 def rank_folders(run: Path) -> list[Path]:
     """Returns the folders of ranks in a run directory, sorted; they end in `.partial` while the rank still records."""
-    return sorted(child for child in run.iterdir() if NAME.fullmatch(child.name))
+    return sorted(child for child in run.iterdir() if RANK_FOLDER.fullmatch(child.name))
 
 
 def latest_step(run: Path) -> LatestStep | None:

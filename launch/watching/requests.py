@@ -16,13 +16,12 @@ import msgspec
 
 from distprof.contract import rank_json
 from distprof.contract.passes import ARRIVALS, TRACE
-from distprof.contract.paths import PARTIAL_SUFFIX, RANK_JSON, RUN_JSON
+from distprof.contract.paths import PARTIAL_SUFFIX, RANK_FOLDER, RANK_JSON, RUN_JSON
 from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RunJson
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, WINDOWS, WindowRequest, window_folder
 from distprof.errors import DataError, OutputError
 from distprof.files import json_text, read_small, told, write_whole
-from distprof.launch.watching.rank_folders import NAME
 from distprof.recording.job.claim import locked
 from distprof.recording.plan import StepPlan
 
@@ -173,7 +172,7 @@ def progress(run: Path, number: int) -> WindowProgress:
 def _ranks_in(folder: Path) -> Iterator[tuple[Path, int]]:
     """Yields the folders of ranks, sorted, each with its rank; other names are left out."""
     for one in sorted(folder.glob("rank[0-9]*")):
-        if (fits := NAME.fullmatch(one.name)) is not None:
+        if (fits := RANK_FOLDER.fullmatch(one.name)) is not None:
             yield one, int(fits[1])
 
 
