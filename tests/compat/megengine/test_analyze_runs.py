@@ -26,8 +26,8 @@ def test_operators_of_a_run(tp):
     flags = [word for number in numbers for word in ("--step", number)]
     whole, steps = json.loads(called("ops", "--json", *flags, tp).stdout), len(numbers)
     assert data["ranks"] == whole["ranks"]
-    # the same time, whoever it is said to be of
-    assert data["total"]["device"] * 1e9 * steps == pytest.approx(whole["totals"]["self_host_ns"])
+    # the same time, whoever it is said to be of; a call across the border of a step is here whole, there in its parts
+    assert data["total"]["device"] * 1e9 * steps == pytest.approx(whole["totals"]["self_host_ns"], rel=1e-4)
     assert sum(row["computation"] or 0 for row in data["device"]) * steps == whole["totals"]["flops"] > 0
     products = [row for row in data["device"] if row["computation"]]
     assert {"MatrixMul"} < {row["type"] for row in products}
