@@ -211,12 +211,12 @@ def ask_for_stacks(run: Path) -> None:
 
 
 def _told(run: Path, ranks: list[RankState]) -> dict[int, Stuck]:
-    """Returns the stacks of the ranks that wrote them since their last step."""
+    """Returns the stacks of the ranks that wrote them since their last step: a rank removes them when it goes on."""
     found: dict[int, Stuck] = {}
     last_ns = {one.rank: one.time_ns for one in ranks}
     for path in run.glob(f"rank*/{STUCK_JSON}"):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             told = msgspec.json.decode(read_small(path), type=Stuck)
-            if told.time_ns > last_ns.get(told.rank, max(last_ns.values(), default=0)):
+            if told.time_ns > last_ns.get(told.rank, 0):
                 found[told.rank] = told
     return found

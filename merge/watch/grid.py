@@ -46,6 +46,10 @@ class Grid:
         """By rank, for its rows of the last 15 s and one before: the step after each, and the sum of spans up to it."""
         self._blocked = 0
         """Number of rows in `rows` that are already in a block."""
+        self._start: int | None = None
+        """First step of any row."""
+        self.is_over = False
+        """Whether all rows have come: ranks without any are not waited for."""
 
     def add_rank(self, rank: int) -> None:
         """Adds a column for a rank, with nan for the past."""
@@ -60,6 +64,8 @@ class Grid:
             self._pending[rank].append(columns)
             ends = columns["first_step"] + columns["num_steps"]
             self._last[rank], self._recent[rank] = int(ends[-1]), self._newest(rank, ends, columns["span_ns"])
+            first = int(columns["first_step"][0])
+            self._start = first if self._start is None else min(self._start, first)
 
     def _newest(self, rank: int, ends: Integers, spans: Integers) -> tuple[Integers, Integers]:
         before, took = self._recent.get(rank, (ends[:0], spans[:0]))
@@ -74,8 +80,11 @@ class Grid:
 
     def frontier(self) -> int:
         """Returns the first step that not all ranks have finished; ranks that lag too far behind do not count."""
+        if self._start is None:
+            return 0
         passed = max((int(ends[0]) for rank, (ends, _) in self._recent.items() if self._is_long_ago(rank)), default=-1)
-        return min((step for step in self._last.values() if step > passed), default=0)
+        lasts = (self._last.get(rank, self._start) for rank in (self._last if self.is_over else self.ranks))
+        return min((step for step in lasts if step > passed), default=0)
 
     def advance(self) -> bool:
         """Appends the rows of all steps before the frontier. Returns whether a block was completed."""

@@ -21,15 +21,15 @@ def row(step: int, span_s: float, ahead_s: float = 0.0) -> Columns:
 
 
 def grid(num_steps: int, span_s: float, late_rows: int, ahead_s: float = 0.0) -> Grid:
-    """Rows of three ranks after as many looks; those of the last rank come some looks later, after its first."""
+    """Rows of three ranks after as many looks; those of the last rank come some looks later."""
     found = Grid()
     for rank in range(3):
         found.add_rank(rank)
     for step in range(num_steps):
         for rank in range(2):
             found.add(rank, row(step, span_s))
-        if step > late_rows or not step:
-            found.add(2, row(max(step - late_rows, 0), span_s, ahead_s))
+        if step >= late_rows:
+            found.add(2, row(step - late_rows, span_s, ahead_s))
         found.advance()
     return found
 
@@ -46,6 +46,15 @@ def test_so_are_those_of_long_steps() -> None:
     found = grid(100, 20.0, 1)
     assert found.frontier() == 99
     assert not np.isnan(found.rows[:, :, 0]).any()
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_rank_without_rows_is_waited_for_while_more_may_come(is_over: bool) -> None:
+    found = grid(50, 0.2, 50)
+    assert found.frontier() == 0
+    found.is_over = is_over
+    found.advance()
+    assert len(found.first) == (50 if is_over else 0)
 
 
 @pytest.mark.parametrize(("span_s", "late_rows"), [(0.2, 80), (20.0, 5)])
