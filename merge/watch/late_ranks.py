@@ -66,7 +66,7 @@ def late_ranks(view: View) -> list[Late]:
 
 def _with_the_job(view: View, known: list[Late]) -> list[Late]:
     """Returns ranks that became slow when the job did, where neither change alone is certain."""
-    every = [one for one in (view.compared, view.sampled_in_blocks) if one is not None]
+    every = [one for one in (view.compared, view.sampled_in_blocks, view.sampled_elsewhere) if one is not None]
     if not every or len(every[0].values) < shifts.BEFORE + shifts.LEAST:
         return []
     strength, where = shifts.joint(view.step_times, *every)
@@ -76,7 +76,7 @@ def _with_the_job(view: View, known: list[Late]) -> list[Late]:
         if any(one.place == place and one.begin <= begin + one.slack and (one.end is None or one.end > begin)
                for one in known):
             continue
-        some = [late for series in (view.compared, view.sampled_compared) if series is not None
+        some = [late for series in (view.compared, view.sampled_compared, view.sampled_elsewhere) if series is not None
                 for late in _troubles(view, series, int(place), shifts.segments(
                     series.values[:, place], series.weight, float(series.sigma[place]), PART))
                 if abs(late.begin - begin) <= 3 * late.slack]

@@ -21,6 +21,8 @@ SEARCHES = 6
 """Most searches for one change; each is twice as wide as the one before."""
 BETWEEN = 0.4
 """Share of a shift by which the rows before it may be above the normal level; more, and they are slow themselves."""
+LOAD_ROWS = 8
+"""Distance in rows over which load changes by more than the noise of rows."""
 LEVEL = 96
 """Rows from which each of the levels before and after is estimated."""
 
@@ -128,17 +130,5 @@ def signals_of(view: View, place: int | None, low: int, high: int) -> Any:
         return span[:, None]
     own = shifts.filled(sum(rows[:, :, FIELDS.index(name)] for name in names))
     others = np.median(np.delete(own, place, axis=1), axis=1)
-    return np.stack([_without(span, others), own[:, place] - others], axis=1)
-
-
-def _without(span: Floats, others: Floats) -> Floats:
-    """Returns the step time minus what the work of the other ranks explains (control variates). The regression is
-    fitted to differences of neighbouring rows, so that a jump does not bias it."""
-    x, y = np.diff(others), np.diff(span)
-    known = np.isfinite(x) & np.isfinite(y)
-    x, y = x[known], y[known]
-    if len(x) < 8 or not (x * x).sum():
-        return span
-    calm = np.abs(y) <= 5 * 1.4826 * np.median(np.abs(y)) + 1
-    slope = float((x * y)[calm].sum() / max((x * x)[calm].sum(), 1e-9))
-    return span - slope * (others - np.nanmean(others))
+    work = np.stack([others, own[:, place], own.max(axis=1)], axis=1)
+    return np.stack([shifts.without(span, work, LOAD_ROWS), own[:, place] - others], axis=1)

@@ -140,6 +140,26 @@ def filled(values: Any) -> Any:
     return np.where(known, values, mean + moved[:, None])
 
 
+def without(values: Floats, others: Floats, apart: int = 1) -> Floats:
+    """Returns a series minus what others explain (control variates).
+
+    The regression is fitted to differences, so that a jump does not bias it.
+
+    Args:
+        values: Shape (times,).
+        others: Shape (times, others).
+        apart: Distance of the times whose differences are taken.
+    """
+    x, y = others[apart:] - others[:-apart], values[apart:] - values[:-apart]
+    known = np.isfinite(x).all(axis=1) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(x) < 8:
+        return values
+    calm = np.abs(y) <= 5 * 1.4826 * np.median(np.abs(y)) + 1
+    slopes = np.linalg.lstsq(x[calm], y[calm], rcond=1e-6)[0]
+    return np.asarray(values - (others - np.nanmean(others, axis=0)) @ slopes)
+
+
 def strongest(values: Floats, weight: Floats, sigma: Floats) -> tuple[Floats, Integers]:
     """Finds the largest change of each series.
 

@@ -84,6 +84,22 @@ class View:
                       sigma=series.sigma)
 
     @cached_property
+    def sampled_elsewhere(self) -> Series | None:
+        """`sampled_in_blocks` minus what `compared` explains (control variates): load on a machine shows in all phases.
+
+        Changes in phases other than `own_phases` show more clearly in it; changes in `own_phases` show too small.
+        """
+        series, known = self.sampled_in_blocks, self.compared
+        if series is None or known is None:
+            return None
+        with_samples = series.weight > 0
+        values = np.zeros_like(series.values)
+        for place, one in enumerate(series.values.T):
+            values[with_samples, place] = shifts.without(one[with_samples], known.values[with_samples, place, None])
+        left = _searched(values[with_samples], series.weight[with_samples], series.step[with_samples], search=False)
+        return Series(values=values, weight=series.weight, step=series.step, sigma=left.sigma)
+
+    @cached_property
     def moving(self) -> Series | None:
         """Time that data moves in the calls of each group per sampled step, with outliers removed; None without any."""
         if not len(self.sampled.step) or not self.sampled.groups:

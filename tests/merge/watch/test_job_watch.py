@@ -16,7 +16,7 @@ from distprof.merge.watch import job_watch
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
 from distprof.recording.watch.thinning import _halved
 from support.watched_jobs.job import MS, Job, Link, Trouble
-from support.watched_jobs.judged import Watched, watch_live
+from support.watched_jobs.judged import Watched, judged, watch_live
 from support.watched_jobs.pieces import BEGAN_NS, Ranks
 from support.watched_jobs.play import play
 
@@ -326,3 +326,11 @@ def test_what_is_over_ended_with_a_step_that_all_ranks_took() -> None:
         if state.findings and state.findings[0].until_step is not None:
             break
     assert [(one.kind, one.ranks, one.until_step) for one in state.findings] == [("stopped", [3], state.num_steps - 1)]
+
+
+def test_a_slow_backward_is_named_in_time_while_other_programs_run() -> None:
+    """The load shows in forward too, which all rows have, and is taken out of what only sampled steps show."""
+    job = Job(world=8, num_steps=13_000, load=0.02, seed=130, troubles=(
+        Trouble(ranks=(4,), onset=2_265, extra_ns=1 * MS, phase="backward"),))
+    found = judged(watch_live(job), 4, 2_265)
+    assert found.rank_right and found.in_time and not found.false

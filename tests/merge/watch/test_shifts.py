@@ -84,3 +84,13 @@ def test_a_rank_and_the_job_together_are_surer_than_each() -> None:
     assert strength[1] > alone[1]
     assert where[1] == pytest.approx(120, abs=8)
     assert strength[[0, 2]].max() < 6
+
+
+def test_what_other_series_explain_is_taken_away_and_a_jump_stays() -> None:
+    draw = np.random.default_rng(4)
+    load, noise = np.cumsum(draw.normal(0, 1, (400, 2)), axis=0), draw.normal(0, 0.3, 400)
+    jump = np.where(np.arange(400) >= 250, 20.0, 0.0)
+    left = shifts.without(3 * load[:, 0] - load[:, 1] + noise + jump, load)
+    assert np.std(left - jump) < 1 < 5 < np.std(load)
+    few = np.arange(5.0)
+    assert shifts.without(few, few[:, None] * 2).tolist() == few.tolist()
