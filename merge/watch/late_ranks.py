@@ -9,11 +9,9 @@ import numpy as np
 
 from distprof.arrays import Floats
 from distprof.merge.watch import shifts
-from distprof.merge.watch.shifts import JOINT, THRESHOLD, Segment, Series
+from distprof.merge.watch.shifts import JOINT, PART, THRESHOLD, Segment, Series
 from distprof.merge.watch.view import MATERIAL, View
 
-PART = 4.0
-"""Standard errors that a change of a rank must reach by itself if steps became longer at the same time."""
 FROM_START = 0.035
 """A rank is slow from the start if its own time exceeds that of its peers by at least this share of a step: ranks are
 never quite alike."""
@@ -69,12 +67,14 @@ def _with_the_job(view: View, known: list[Late]) -> list[Late]:
     every = [one for one in (view.compared, view.sampled_in_blocks, view.sampled_elsewhere) if one is not None]
     if not every or len(every[0].values) < shifts.BEFORE + shifts.LEAST:
         return []
-    strength, where = shifts.joint(view.step_times, *every)
-    found = []
-    for place in np.flatnonzero(strength >= JOINT):
+    strength, where = shifts.joint(view.step_times_beside, *every)
+    found, near = list[Late](), together_steps(view.typical_ns)
+    for place in sorted(np.flatnonzero(strength >= JOINT), key=lambda place: -strength[place]):
         begin = float(view.grid.blocks.first[where[place]])
-        if any(one.place == place and one.begin <= begin + one.slack and (one.end is None or one.end > begin)
-               for one in known):
+        # a change of the job that a late rank explains speaks against no other rank
+        if any(abs(one.begin - begin) <= near or (
+                one.place == place and one.begin <= begin + one.slack and (one.end is None or one.end > begin))
+               for one in [*known, *found]):
             continue
         some = [late for series in (view.compared, view.sampled_compared, view.sampled_elsewhere) if series is not None
                 for late in _troubles(view, series, int(place), shifts.segments(
@@ -162,12 +162,16 @@ def _leading(some: list[Late]) -> list[Late]:
     return sorted((one for one in some if one.shift_ns >= ALIKE * most), key=lambda one: -one.shift_ns)
 
 
-def growth(view: View, begin: float, end: float | None) -> tuple[float, float, float, float]:
+def growth(series: Series, begin: float, end: float | None) -> tuple[float, float, float, float]:
     """Returns the mean step time before a step and after it, and the standard error of each, in ns.
 
     Other, earlier and later changes are left out.
+
+    Args:
+        series: Step times, one column.
+        begin: The step.
+        end: The step at which the change is over; None if it goes on.
     """
-    series = view.step_times
     at, until = series.place(begin), len(series.step) if end is None else series.place(end)
     size = max(until - at, shifts.LEAST)
     earlier, later = max(at - 1 - 2 * size, 0), max(at - 1, 0)

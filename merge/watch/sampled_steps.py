@@ -86,7 +86,7 @@ class SampledSteps:
         for rank, mine in calls.items():
             row[:4, place[rank]] = mine.own(), mine.span, mine.first, mine.after
             self.kind[place[rank]] = mine.kind()
-        row[4] = clipped(row[0], np.array(recent[-RECENT:]).reshape(-1, len(self._ranks)))
+        row[4] = calmed(row[0], np.array(recent[-RECENT:]).reshape(-1, len(self._ranks)))
         recent.append(row[0])
         return row, moving
 
@@ -175,13 +175,28 @@ def _matched(calls: dict[int, Calls]) -> dict[Group, float]:
     return moving
 
 
-def clipped(values: Floats, recent: Floats) -> Floats:
-    """Clips values to within `CLIP` robust standard deviations of the recent median (winsorizing; Huber 1964)."""
-    if len(recent) < 8:
-        return values
+def calmed(own: Floats, recent: Floats) -> Any:
+    """Removes outliers from own times of ranks in a step: of what they have in common, and of what each differs by.
+
+    Args:
+        own: Shape (ranks,).
+        recent: Those of the steps before; shape (steps, ranks).
+    """
+    known = ~np.isnan(own)
+    if len(recent) < 8 or not known.any():
+        return own
+    middle, middles = np.median(own[known]), np.nanmedian(recent[:, known], axis=1)
+    usual = float(np.median(middles))
+    return (clipped(np.array([middle]), middles[:, None], 0.01 * usual)
+            + clipped(own - middle, recent - middles[:, None], 0.01 * usual))
+
+
+def clipped(values: Floats, recent: Floats, least: float) -> Floats:
+    """Clips values to within `CLIP` robust standard deviations, or as many times `least`, of the recent median
+    (winsorizing; Huber 1964)."""
     middle = np.median(recent, axis=0)  # nan for a rank that was not there all the time
     spread = 1.4826 * np.median(np.abs(recent - middle), axis=0)
-    wide = CLIP * np.maximum(spread, 0.01 * middle)
+    wide = CLIP * np.maximum(spread, least)
     return np.where(np.isnan(wide), values, np.fmin(np.fmax(values, middle - wide), middle + wide))
 
 

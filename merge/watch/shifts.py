@@ -30,8 +30,8 @@ BEFORE = 5
 """Fewest blocks or samples before a change."""
 JOINT = 7.0
 """Standard errors (root of the sum of squares) that changes in a rank and in the job at the same place must reach."""
-PART = 2.5
-"""Standard errors that each of these two changes must reach."""
+PART, JOB_PART = 4.0, 2.5
+"""Standard errors that the change of a rank, and that of the job, must reach by themselves."""
 FEW = 4
 """Smallest total weight before and after a change: samples, where only some blocks have one."""
 BATCHES = (1, 2, 4, 8, 16)
@@ -74,6 +74,13 @@ class Series:
     """Noise of each rank, as `noise` estimates it."""
     strength: Any = field(default=None)
     """Size of the largest change of each rank, in standard errors; None where it was not computed."""
+
+    def column(self, place: int) -> Series:
+        """Returns the series of one rank; this one if it is of the job."""
+        if self.values.shape[1] == 1:
+            return self
+        return Series(values=self.values[:, place, None], weight=self.weight, step=self.step,
+                      sigma=self.sigma[place, None])
 
     def place(self, step: float) -> int:
         """Returns the index of the first time that begins at this step or later."""
@@ -203,7 +210,7 @@ def joint(job: Series, *of_ranks: Series) -> tuple[Floats, Integers]:
     exp(-x * x / 2).
 
     Args:
-        job: Step time of the job, one column; only increases count.
+        job: Step time of the job, one column or one for each rank; only increases count.
         of_ranks: Times of ranks compared with the others, at the same times as the job; of several series, the one with
             the larger change in standard errors counts.
 
@@ -217,7 +224,7 @@ def joint(job: Series, *of_ranks: Series) -> tuple[Floats, Integers]:
         rank = np.max([ratio / np.maximum(one.sigma, 1e-9) for (_, ratio), one in zip(own, of_ranks, strict=True)],
                       axis=0)
         steps = whole / np.maximum(job.sigma, 1e-9)
-        both = np.where((rank >= PART) & (steps >= PART), np.hypot(rank, steps), 0.0)
+        both = np.where((rank >= PART) & (steps >= JOB_PART), np.hypot(rank, steps), 0.0)
         place = both.argmax(axis=0)
         most = np.take_along_axis(both, place[None], 0)[0]
         where, best = np.where(most > best, at[place], where), np.fmax(most, best)

@@ -44,11 +44,16 @@ def slow_ranks(view: View) -> list[WatchFinding]:
     near = together_steps(view.typical_ns)
     for some in clusters(view, late_ranks(view)):
         one = _finding(view, some)
-        # two estimates of an onset may be the same step once they are refined
-        if one is not None and not any(other.ranks == one.ranks and abs(other.onset_step - one.onset_step) <= near
-                                       for other in found):
+        if one is not None and not any(other.ranks == one.ranks and _is_part(one, other, near) for other in found):
             found.append(one)
     return found
+
+
+def _is_part(one: WatchFinding, other: WatchFinding, near: float) -> bool:
+    """Returns whether a stretch is the same as an earlier one of these ranks, or lies in it: two estimates of an onset
+    may be the same step once they are refined."""
+    return abs(other.onset_step - one.onset_step) <= near or (
+        other.onset_step <= one.onset_step and (other.until_step is None or one.onset_step <= other.until_step))
 
 
 def _finding(view: View, some: list[Late]) -> WatchFinding | None:
@@ -59,10 +64,11 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     end = None if lead.end is None else refined(view, lead.end, lead.slack, lead.place)[0]
     if end is not None and end <= onset:
         end = lead.end  # the end does not show in rows
-    before, after, error, error_after = growth(view, onset, end)
-    grown, doubt = after - before, float(np.hypot(error, error_after))
-    if grown <= -SURE * doubt:
+    before, after, error, error_after = growth(view.step_times, onset, end)
+    if after - before <= -SURE * np.hypot(error, error_after):
         return _by_samples(view, some, onset, end)  # steps became shorter for another reason, which hides the cost
+    before, after, error, error_after = growth(view.step_times_beside.column(lead.place), onset, end)
+    grown, doubt = after - before, float(np.hypot(error, error_after))
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
         return None
     if grown > MOST * lead.shift_ns + SURE * (doubt + lead.error_ns):

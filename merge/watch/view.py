@@ -55,6 +55,18 @@ class View:
         return self._of_blocks(own - median_of_others(own.T).T)
 
     @cached_property
+    def step_times_beside(self) -> Series:
+        """`step_times` for each rank, minus what the work of the others in `own_phases` explains (control variates): in
+        jobs whose lengths differ from step to step, or beside other programs, all ranks have more work at times."""
+        series, names = self.step_times, self.own_phases
+        if not names or len(self.ranks) < 2 or not len(series.values):
+            return series
+        own = shifts.filled(sum(self.grid.blocks.field(name) for name in names))
+        others = median_of_others(own.T).T
+        steps = series.values[:, 0]
+        return self._of_blocks(np.stack([shifts.without(steps, one[:, None]) for one in others.T], axis=1))
+
+    @cached_property
     def sampled_own(self) -> Series | None:
         """Own time of each rank in sampled steps, with outliers clipped; None without sampled steps."""
         if not len(self.sampled.step):

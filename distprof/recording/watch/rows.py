@@ -18,7 +18,7 @@ from distprof.system import resource
 
 ROW_NS = 200_000_000
 """A row ends once it covers this time in ns."""
-MEMORY_NS = 1_000_000_000
+MEMORY_NS = 2_000_000_000
 """Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -115,7 +115,7 @@ class RowInProgress:
         return row
 
     def _memory_used(self) -> tuple[int, int]:
-        """Returns the bytes used on host and device, not older than a second of steps."""
+        """Returns the bytes used on host and device, not older than two seconds of steps."""
         self._memory_ns += self.span_ns
         if self._memory_ns >= MEMORY_NS:
             self._memory, self._memory_ns = (_host_bytes(), _device_bytes()), 0

@@ -22,7 +22,7 @@ from distprof.recording.plan import StepPlan
 from distprof.recording.steps.optimizer_hooks import Later, OptimizerHooks
 from distprof.recording.termination import Flush
 
-EVERY_NS = 200_000_000
+EVERY_NS = 500_000_000
 """Time in ns between two checks."""
 SHARE = 1000
 """On a slow file server, checks are so rare that they take at most 1/`SHARE` of the time."""
