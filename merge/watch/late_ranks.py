@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,27 +65,37 @@ def late_ranks(view: View) -> list[Late]:
 
 def _with_the_job(view: View, known: list[Late]) -> list[Late]:
     """Returns ranks that became slow when the job did, where neither change alone is certain."""
-    every = [one for one in (view.compared, view.sampled_in_blocks, view.sampled_elsewhere) if one is not None]
-    if not every or len(every[0].values) < shifts.BEFORE + shifts.LEAST:
-        return []
-    strength, where = shifts.joint(view.step_times_beside, *every)
     found, near = list[Late](), together_steps(view.typical_ns)
-    for place in sorted(np.flatnonzero(strength >= JOINT), key=lambda place: -strength[place]):
-        begin = float(view.grid.blocks.first[where[place]])
+    for place, begin, strength in _changed_together(view):
         # a change of the job that a late rank explains speaks against no other rank
         if any(abs(one.begin - begin) <= near or (
                 one.place == place and one.begin <= begin + one.slack and (one.end is None or one.end > begin))
                for one in [*known, *found]):
             continue
         some = [late for series in (view.compared, view.sampled_compared, view.sampled_elsewhere) if series is not None
-                for late in _troubles(view, series, int(place), shifts.segments(
+                for late in _troubles(view, series, place, shifts.segments(
                     series.values[:, place], series.weight, float(series.sigma[place]), PART))
                 if abs(late.begin - begin) <= 3 * late.slack]
         if some:
             best = min(some, key=lambda late: late.slack)
-            best.strength = float(strength[place])
+            best.strength = strength
             found.append(best)
     return found
+
+
+def _changed_together(view: View) -> Iterator[tuple[int, float, float]]:
+    """Yields the column of each rank that changed with the job, the step, and the size of both changes together in
+    standard errors; largest first."""
+    every = [one for one in (view.compared, view.sampled_in_blocks, view.sampled_elsewhere) if one is not None]
+    if not every or len(every[0].values) < shifts.BEFORE + shifts.LEAST:
+        return
+    strength, where = shifts.joint(view.step_times, *every)
+    beside, also = shifts.joint(view.step_times_beside, *every)
+    beside /= np.sqrt(2)  # without the work of the others, load of this rank may be all that both changes show
+    surely = strength >= JOINT
+    size, where = np.where(surely, strength, beside), np.where(surely, where, also)
+    for place in sorted(np.flatnonzero(surely | (beside >= THRESHOLD)), key=lambda place: -size[place]):
+        yield int(place), float(view.grid.blocks.first[where[place]]), float(size[place])
 
 
 def _in_series(view: View, series: Series) -> list[Late]:
