@@ -17,6 +17,7 @@ from distprof.merge.watch.grid import FIELDS
 from distprof.merge.watch.long_steps import PHASES, LongSteps
 from distprof.merge.watch.rhythm import period
 from distprof.merge.watch.slow_ranks import costed
+from distprof.merge.watch.state import at_once
 from distprof.merge.watch.view import MATERIAL, View
 
 FAR = 6.0
@@ -125,13 +126,8 @@ def split(view: View, slow: list[WatchFinding]) -> list[WatchFinding]:
         _split(view, one)
     # one intermittent rank may have several findings at once, as its mean lies between two levels: the costliest stays
     return [one for one in slow if one.kind != "intermittent" or one is max(
-        (other for other in slow if other.kind == one.kind and other.ranks == one.ranks and _at_once(one, other)),
+        (other for other in slow if other.kind == one.kind and other.ranks == one.ranks and at_once(one, other)),
         key=lambda other: other.per_step_ns or 0)]
-
-
-def _at_once(one: WatchFinding, other: WatchFinding) -> bool:
-    return all(first.until_step is None or first.until_step >= second.onset_step
-               for first, second in ((one, other), (other, one)))
 
 
 def _split(view: View, found: WatchFinding) -> None:

@@ -51,6 +51,7 @@ class Register:
             stopped: Whether this was the search for ranks that stopped; it ends no other findings, nor do other
                 searches end these.
         """
+        found = [one for one in found if not self._is_told(one)]
         taken: set[str] = set()
         for one in found:
             known = next((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)), None)
@@ -62,9 +63,9 @@ class Register:
                 self._replace(known, one, now_ns)
             taken.add(one.id)
             self._seen_ns[one.id] = now_ns
-        for old in [old for old in self.findings if old.id not in taken and old.kind in LATE_KINDS]:
+        for old in [old for old in self.findings if old.id not in taken and old.kind in (*LATE_KINDS, "data_stall")]:
             whole = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
-                          and _same(old, one, near_steps)), None)
+                          and (at_once(old, one) if old.kind == "data_stall" else _same(old, one, near_steps))), None)
             if whole is not None:  # with fewer steps, it had looked like two problems
                 whole.module, whole.line, whole.window = (
                     whole.module or old.module, whole.line or old.line, whole.window or old.window)
@@ -73,6 +74,12 @@ class Register:
             mine = old.id not in taken and old.until_step is None and (old.kind == "stopped") is stopped
             if mine and now_ns - self._seen_ns[old.id] > GONE_NS:
                 self.findings[place] = msgspec.structs.replace(old, until_step=max(last_step, old.onset_step))
+
+    def _is_told(self, one: WatchFinding) -> bool:
+        """Returns whether this is a stall of ranks that are known to be slow now and then, at a larger cost."""
+        return one.kind == "data_stall" and any(
+            old.kind == "intermittent" and old.ranks == one.ranks and at_once(old, one)
+            and (old.cost_ns or 0) >= (one.cost_ns or 0) for old in self.findings)
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id
@@ -93,7 +100,12 @@ def _same(old: WatchFinding, new: WatchFinding, near: float) -> bool:
     if old.kind in ("memory_growth", "pauses", "data_stall", "stopped"):
         return old.phase == new.phase and overlap and (old.kind in ("data_stall", "stopped") or old.why == new.why)
     close = abs(old.onset_step - new.onset_step) <= near
-    return overlap and (close or (_goes_on(old, new) and _goes_on(new, old)))
+    return overlap and (close or at_once(old, new))
+
+
+def at_once(one: WatchFinding, other: WatchFinding) -> bool:
+    """Returns whether two findings overlap in time."""
+    return _goes_on(one, other) and _goes_on(other, one)
 
 
 def _goes_on(one: WatchFinding, other: WatchFinding) -> bool:

@@ -14,6 +14,7 @@ from distprof.contract.watch import StepRows
 from distprof.contract.watch_state import WatchFinding, WatchState
 from distprof.merge.watch import job_watch
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
+from distprof.merge.watch.state import Register
 from distprof.recording.watch.thinning import _halved
 from support.watched_jobs.job import MS, Job, Link, Trouble
 from support.watched_jobs.judged import Watched, judged, watch_live
@@ -276,6 +277,18 @@ def test_a_finding_keeps_its_id_and_its_settled_onset() -> None:
         if now > ranks.end_ns / 2:
             told |= {(one.id, one.onset_step) for one in watch.findings()}
     assert len(told) == 1
+
+
+def test_stalls_of_a_rank_that_is_slow_now_and_then_are_told_once() -> None:
+    def one(kind: Any, cost_ns: float, rank: int = 2) -> WatchFinding:
+        return WatchFinding(id="", kind=kind, ranks=[rank], hosts=["a"], onset_step=100, onset_ns=0, cost_ns=cost_ns)
+
+    register = Register()
+    for now, found in enumerate([[one("data_stall", 3e9)], [one("intermittent", 9e9)], [one("data_stall", 4e9)],
+                                 [one("data_stall", 2e9, rank=1)]]):
+        register.update(found, now * 1e9, 200, 10)
+    assert [(found.kind, found.ranks, found.cost_ns) for found in register.findings] == [
+        ("intermittent", [2], 9e9), ("data_stall", [1], 2e9)]
 
 
 def test_a_rank_may_join_later() -> None:
