@@ -33,7 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
 RIGHT, FALSE = 0.99, 1e-5
 COSTLY = 0.0125
 """The least part of a step by which a delay must make steps longer to be one that costs something."""
-IN_TIME = {"8 ranks, own lengths": 0.6, "8 ranks, other load": 0.85, "8 ranks, common lengths": 0.85}
+IN_TIME = {"8 ranks, own lengths": 0.75, "8 ranks, other load": 0.85}
 """Where less than 95 % is reached: steps grow by less than the rank is delayed."""
 
 
