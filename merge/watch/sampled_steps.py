@@ -183,7 +183,7 @@ def calmed(own: Floats, recent: Floats) -> Any:
         recent: Those of the steps before; shape (steps, ranks).
     """
     known = ~np.isnan(own)
-    if len(recent) < 8 or not known.any():
+    if len(recent) < 8 or np.isnan(recent[:, known]).all(axis=1).any():
         return own
     middle, middles = np.median(own[known]), np.nanmedian(recent[:, known], axis=1)
     usual = float(np.median(middles))

@@ -54,7 +54,8 @@ class Register:
         found = [one for one in found if not self._is_told(one)]
         taken: set[str] = set()
         for one in found:
-            known = next((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)), None)
+            known = min((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)),
+                        key=lambda old: abs(old.onset_step - one.onset_step), default=None)
             if known is None:
                 self._numbers[one.kind] += 1
                 one.id = f"{one.kind}-{self._numbers[one.kind]}"
