@@ -82,7 +82,7 @@ class JobWatch:
         self._sampled.add(rank, piece.samples)
         self._long.add(rank, piece.columns, piece.notes)
 
-    def all_came(self) -> None:
+    def finish(self) -> None:
         """Says that no more rows will come: ranks without any are not waited for."""
         self._grid.is_over = True
 
@@ -124,7 +124,7 @@ class JobWatch:
             running: Whether the job runs. If not, silent ranks have ended, not stopped.
         """
         if not running:
-            self.all_came()
+            self.finish()
         self.findings()
         if running:
             self._register.update(list(self._stopped(now_ns)), now_ns, self._grid.frontier() - 1, 0, stopped=True)
@@ -200,7 +200,7 @@ def watched(run_folder: Path, hosts: Mapping[int, str]) -> JobWatch:
 def watched_pieces(pieces: Mapping[int, Piece], hosts: Mapping[int, str]) -> JobWatch:
     """Analyses pieces that were read already, one for each rank."""
     job = JobWatch(hosts)
-    job.all_came()
+    job.finish()
     longest = max(map(_ends, pieces.values()), key=len, default=np.empty(0, np.int64))
     for low, high in pairwise([0, *longest[AT_ONCE - 1:-1:AT_ONCE].tolist(), np.iinfo(np.int64).max]):
         for rank, piece in pieces.items():

@@ -72,7 +72,7 @@ def _with_the_job(view: View, known: list[Late]) -> list[Late]:
                 one.place == place and one.begin <= begin + one.slack and (one.end is None or one.end > begin))
                for one in [*known, *found]):
             continue
-        some = [late for series in (view.compared, view.sampled_compared, view.sampled_elsewhere) if series is not None
+        some = [late for series in (view.compared, view.sampled_compared, view.adjusted_samples) if series is not None
                 for late in _troubles(view, series, place, shifts.segments(
                     series.values[:, place], series.weight, float(series.sigma[place]), PART))
                 if abs(late.begin - begin) <= 3 * late.slack]
@@ -86,15 +86,15 @@ def _with_the_job(view: View, known: list[Late]) -> list[Late]:
 def _changed_together(view: View) -> Iterator[tuple[int, float, float]]:
     """Yields the column of each rank that changed with the job, the step, and the size of both changes together in
     standard errors; largest first."""
-    every = [one for one in (view.compared, view.sampled_in_blocks, view.sampled_elsewhere) if one is not None]
+    every = [one for one in (view.compared, view.sampled_in_blocks, view.adjusted_samples) if one is not None]
     if not every or len(every[0].values) < shifts.BEFORE + shifts.LEAST:
         return
     strength, where = shifts.joint(view.step_times, *every)
-    beside, also = shifts.joint(view.step_times_beside, *every)
-    beside /= np.sqrt(2)  # without the work of the others, load of this rank may be all that both changes show
+    adjusted, also = shifts.joint(view.adjusted_step_times, *every)
+    adjusted /= np.sqrt(2)  # without the work of the others, load of this rank may be all that both changes show
     surely = strength >= JOINT
-    size, where = np.where(surely, strength, beside), np.where(surely, where, also)
-    for place in sorted(np.flatnonzero(surely | (beside >= THRESHOLD)), key=lambda place: -size[place]):
+    size, where = np.where(surely, strength, adjusted), np.where(surely, where, also)
+    for place in sorted(np.flatnonzero(surely | (adjusted >= THRESHOLD)), key=lambda place: -size[place]):
         yield int(place), float(view.grid.blocks.first[where[place]]), float(size[place])
 
 

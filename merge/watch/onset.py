@@ -131,4 +131,4 @@ def signals_of(view: View, place: int | None, low: int, high: int) -> Any:
     own = shifts.filled(sum(rows[:, :, FIELDS.index(name)] for name in names))
     others = np.median(np.delete(own, place, axis=1), axis=1)
     work = np.stack([others, own[:, place], own.max(axis=1)], axis=1)
-    return np.stack([shifts.without(span, work, LOAD_ROWS), own[:, place] - others], axis=1)
+    return np.stack([shifts.adjusted(span, work, LOAD_ROWS), own[:, place] - others], axis=1)

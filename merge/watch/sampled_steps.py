@@ -86,7 +86,7 @@ class SampledSteps:
         for rank, mine in calls.items():
             row[:4, place[rank]] = mine.own(), mine.span, mine.first, mine.after
             self.kind[place[rank]] = mine.kind()
-        row[4] = calmed(row[0], np.array(recent[-RECENT:]).reshape(-1, len(self._ranks)))
+        row[4] = winsorized(row[0], np.array(recent[-RECENT:]).reshape(-1, len(self._ranks)))
         recent.append(row[0])
         return row, moving
 
@@ -175,7 +175,7 @@ def _matched(calls: dict[int, Calls]) -> dict[Group, float]:
     return moving
 
 
-def calmed(own: Floats, recent: Floats) -> Any:
+def winsorized(own: Floats, recent: Floats) -> Any:
     """Removes outliers from own times of ranks in a step: of what they have in common, and of what each differs by.
 
     Args:

@@ -147,7 +147,7 @@ def filled(values: Any) -> Any:
     return np.where(known, values, mean + moved[:, None])
 
 
-def without(values: Floats, others: Floats, apart: int = 1) -> Floats:
+def adjusted(values: Floats, others: Floats, apart: int = 1) -> Floats:
     """Returns a series minus what others explain (control variates).
 
     The regression is fitted to differences, so that a jump does not bias it.

@@ -67,7 +67,7 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     before, after, error, error_after = growth(view.step_times, onset, end)
     if after - before <= -SURE * np.hypot(error, error_after):
         return _by_samples(view, some, onset, end)  # steps became shorter for another reason, which hides the cost
-    before, after, error, error_after = growth(view.step_times_beside.column(lead.place), onset, end)
+    before, after, error, error_after = growth(view.adjusted_step_times.column(lead.place), onset, end)
     grown, doubt = after - before, float(np.hypot(error, error_after))
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
         return None

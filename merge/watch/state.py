@@ -51,7 +51,7 @@ class Register:
             stopped: Whether this was the search for ranks that stopped; it ends no other findings, nor do other
                 searches end these.
         """
-        found = [one for one in found if not self._is_told(one)]
+        found = [one for one in found if not self._is_known_stall(one)]
         taken: set[str] = set()
         for one in found:
             known = min((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)),
@@ -76,8 +76,9 @@ class Register:
             if mine and now_ns - self._seen_ns[old.id] > GONE_NS:
                 self.findings[place] = msgspec.structs.replace(old, until_step=max(last_step, old.onset_step))
 
-    def _is_told(self, one: WatchFinding) -> bool:
-        """Returns whether this is a stall of ranks that are known to be slow now and then, at a larger cost."""
+    def _is_known_stall(self, one: WatchFinding) -> bool:
+        """Returns whether this is a stall of ranks that are known to be slow now and then. It is reported once it has
+        cost more than that."""
         return one.kind == "data_stall" and any(
             old.kind == "intermittent" and old.ranks == one.ranks and at_once(old, one)
             and (old.cost_ns or 0) >= (one.cost_ns or 0) for old in self.findings)

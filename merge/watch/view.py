@@ -48,23 +48,29 @@ class View:
     def compared(self) -> Series | None:
         """Time of each rank in `own_phases` minus the median of the other ranks; None if all phases contain waits, or
         without blocks or other ranks."""
+        if self._own_work is None:
+            return None
+        own, others = self._own_work
+        return self._of_blocks(own - others)
+
+    @cached_property
+    def _own_work(self) -> tuple[Floats, Floats] | None:
+        """Time of each rank in `own_phases`, and the median of the other ranks; shape (blocks, ranks). None as in
+        `compared`."""
         names = self.own_phases
         if not names or len(self.ranks) < 2 or not len(self.grid.blocks.first):
             return None
         own = shifts.filled(sum(self.grid.blocks.field(name) for name in names))
-        return self._of_blocks(own - median_of_others(own.T).T)
+        return own, median_of_others(own.T).T
 
     @cached_property
-    def step_times_beside(self) -> Series:
+    def adjusted_step_times(self) -> Series:
         """`step_times` for each rank, minus what the work of the others in `own_phases` explains (control variates): in
         jobs whose lengths differ from step to step, or beside other programs, all ranks have more work at times."""
-        series, names = self.step_times, self.own_phases
-        if not names or len(self.ranks) < 2 or not len(series.values):
-            return series
-        own = shifts.filled(sum(self.grid.blocks.field(name) for name in names))
-        others = median_of_others(own.T).T
-        steps = series.values[:, 0]
-        return self._of_blocks(np.stack([shifts.without(steps, one[:, None]) for one in others.T], axis=1))
+        if self._own_work is None:
+            return self.step_times
+        steps, (_, others) = self.step_times.values[:, 0], self._own_work
+        return self._of_blocks(np.stack([shifts.adjusted(steps, one[:, None]) for one in others.T], axis=1))
 
     @cached_property
     def sampled_own(self) -> Series | None:
@@ -96,10 +102,10 @@ class View:
                       sigma=series.sigma)
 
     @cached_property
-    def sampled_elsewhere(self) -> Series | None:
+    def adjusted_samples(self) -> Series | None:
         """`sampled_in_blocks` minus what `compared` explains (control variates): load on a machine shows in all phases.
 
-        Changes in phases other than `own_phases` show more clearly in it; changes in `own_phases` show too small.
+        Changes in phases other than `own_phases` show more clearly in it; changes in `own_phases` look too small.
         """
         series, known = self.sampled_in_blocks, self.compared
         if series is None or known is None:
@@ -107,7 +113,7 @@ class View:
         with_samples = series.weight > 0
         values = np.zeros_like(series.values)
         for place, one in enumerate(series.values.T):
-            values[with_samples, place] = shifts.without(one[with_samples], known.values[with_samples, place, None])
+            values[with_samples, place] = shifts.adjusted(one[with_samples], known.values[with_samples, place, None])
         left = _searched(values[with_samples], series.weight[with_samples], series.step[with_samples], search=False)
         return Series(values=values, weight=series.weight, step=series.step, sigma=left.sigma)
 

@@ -38,8 +38,6 @@ class DeviceMarks:
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
-        self._plain: deque[Row] = deque()
-        """Rows that no device has to reach."""
         self._lock = lock()
         self._last: torch.Event | None = None
         self._tells_phases = False
@@ -56,8 +54,8 @@ class DeviceMarks:
             row: Has the phases of the host; with a device, they are replaced by those of its stream.
             is_inference: There is no backward: the time between forward calls counts as loading data.
         """
-        if self._last is None and not self._held and device_type() == CPU:  # quickly, as caches are cold
-            self._plain.append(row)
+        if self._last is None and device_type() == CPU:  # the usual case without a device, quick with cold caches
+            self._held.append(_Held(row, 0, None, None, [], is_inference))
             return
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
@@ -69,9 +67,7 @@ class DeviceMarks:
 
     def settled(self) -> list[Row]:
         """Returns rows that the device has finished; call it on the thread of the steps."""
-        rows = self._taken_plain()
-        if not self._held:
-            return rows
+        rows: list[Row] = []
         with self._held_now() as held:
             while held and (held[0].ended is None or _is_over(held[0]) or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
@@ -79,14 +75,11 @@ class DeviceMarks:
 
     def overdue(self, *, all_of_them: bool = False) -> list[Row]:
         """Returns rows that have waited too long, or all rows. It uses no device, so any thread may call it."""
-        rows = self._taken_plain() if all_of_them else []
+        rows: list[Row] = []
         with self._held_now() as held:
             while held and (all_of_them or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
         return rows
-
-    def _taken_plain(self) -> list[Row]:
-        return [self._plain.popleft() for _ in range(len(self._plain))]
 
     @contextmanager
     def _held_now(self) -> Iterator[deque[_Held]]:

@@ -47,7 +47,7 @@ class Job:
         except FileNotFoundError:
             return 0
 
-    def until(self, second, step=30, last_ns=LAST_NS, step_ns=60e6, ahead_s=0):
+    def until(self, second, step=30, last_ns=LAST_NS, step_ns=60e6, ahead_s=0, with_rows=(0, 1)):
         """Looks every second, from 0 on; what is found in the end. The clock of rank 1 may be ahead."""
         found = None
         while self.now_s < second:
@@ -61,7 +61,7 @@ class Job:
             ranks = [RankState(rank=rank, host="a", step=step, time_ns=last_ns + rank * ahead_s * SECOND,
                                step_ns=step_ns, waiting_ratio=None, data_ns=None, forward_ns=None, backward_ns=None,
                                optimizer_ns=None, device_ns=None, host_bytes=None, device_bytes=None)
-                     for rank in range(2)]
+                     for rank in with_rows]
             found = self.search.look(ranks)
         return found
 
@@ -98,6 +98,12 @@ def test_a_clock_that_is_wrong_neither_delays_nor_makes_a_hang(job, ahead_s):
     assert finding.cost_ns == 17 * SECOND
     assert job.until(80, step=31, last_ns=LAST_NS + 79 * SECOND, ahead_s=ahead_s).until_step == 31
     assert finding.cost_ns == 20 * SECOND
+
+
+@pytest.mark.parametrize("ahead_s", [-600, 600])
+def test_a_rank_that_never_wrote_a_row_is_heard_whatever_its_clock_says(job, ahead_s):
+    finding = job.until(17, ahead_s=ahead_s, with_rows=(0,))
+    assert finding.ranks == [1] and finding.line == "train.py:57"
 
 
 def test_rows_that_come_late_do_not_delay_it(job):

@@ -7,7 +7,7 @@ import pytest
 
 from distprof.contract.watch import UNKNOWN, SampledStep
 from distprof.merge.watch.pieces import Sample
-from distprof.merge.watch.sampled_steps import SampledSteps, calmed
+from distprof.merge.watch.sampled_steps import SampledSteps, winsorized
 
 PAIR = [("tp", [0, 1]), ("alone", [0])]
 
@@ -69,16 +69,16 @@ def test_ranks_that_do_the_same_are_peers() -> None:
 
 def test_an_outlier_counts_as_five_deviations() -> None:
     recent = np.random.default_rng(1).normal(100, 2, (31, 3))
-    found = calmed(np.array([100.0, 500.0, 101.0]), recent)
+    found = winsorized(np.array([100.0, 500.0, 101.0]), recent)
     assert found[1] == pytest.approx(110, abs=7)
     assert found[[0, 2]].tolist() == [100, 101]
-    assert calmed(np.array([100.0, 500.0]), recent[:7, :2]).tolist() == [100, 500]
+    assert winsorized(np.array([100.0, 500.0]), recent[:7, :2]).tolist() == [100, 500]
 
 
 def test_an_outlier_of_a_rank_shows_where_the_work_of_all_varies() -> None:
     draw = np.random.default_rng(2)
     recent = 100 * np.exp(draw.normal(0, 0.3, (31, 1))) + draw.normal(0, 1, (31, 4))
-    found = calmed(np.array([150.0, 151.0, 150.0, 190.0]), recent)
+    found = winsorized(np.array([150.0, 151.0, 150.0, 190.0]), recent)
     assert found[:3].tolist() == [150, 151, 150]
     assert found[3] == pytest.approx(155, abs=3)
 
@@ -86,5 +86,5 @@ def test_an_outlier_of_a_rank_shows_where_the_work_of_all_varies() -> None:
 def test_an_outlier_of_all_ranks_and_a_rank_that_is_not_there() -> None:
     recent = np.random.default_rng(3).normal(100, 2, (31, 3))
     recent[:, 2] = np.nan
-    found = calmed(np.array([300.0, 301.0, np.nan]), recent)
+    found = winsorized(np.array([300.0, 301.0, np.nan]), recent)
     assert found[:2] == pytest.approx([111, 112], abs=6) and np.isnan(found[2])
