@@ -18,15 +18,16 @@ MOST_CHARACTERS = 16_000
 def test_a_late_rank_comes_with_its_evidence(two_late_ranks):
     found = json.loads(called("findings", "--json", two_late_ranks).stdout)
     late = [one for one in found["findings"] if "cause" in one]
-    assert [one["rank"] for one in late] == [1, 2] or [one["rank"] for one in late] == [2, 1]
-    assert {one["cause"]["kind"] for one in late} == {"forward", "data"} and all(one["p_value"] <= 0.01 for one in late)
+    planted = late[:2]  # others may really be late on a busy machine, by less
+    assert {one["rank"] for one in planted} == {1, 2} and all(one["p_value"] <= 0.01 for one in late)
+    assert {one["cause"]["kind"] for one in planted} == {"forward", "data"}
     report = json.loads(called("report", "--json", two_late_ranks).stdout)
     assert [one["text"] for one in found["findings"]] == [one["text"] for one in report["findings"]][:MOST]
     said = called("findings", two_late_ranks).stdout
     assert all(one["text"] in said and one["next"] in said for one in late)
     frame = distprof.read_run(two_late_ranks).findings()
     assert frame["text"].to_list() == [one["text"] for one in found["findings"]]
-    assert set(frame.drop_nulls("cause")["rank"]) == {1, 2}
+    assert frame.drop_nulls("cause")["rank"].to_list() == [one["rank"] for one in late]
     page = distprof.read_run(two_late_ranks)._repr_html_()
     assert page.count("<li>") == len(frame) and "Rank 2 delays" in page
 
