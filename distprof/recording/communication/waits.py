@@ -47,6 +47,8 @@ class WaitWatch:
         self._work_waits, self._tensor_waits = guard(self._before_work), guard(self._before_tensor)
         self._replaced: list[tuple[Any, str, Any]] = []
         self._library: Any = None
+        self._wait_kernel: Callable[..., torch.Tensor] | None = None
+        """Created once, as `start` may be called many times."""
 
     def start(self) -> None:
         """Wraps what waits."""
@@ -58,7 +60,9 @@ class WaitWatch:
             self._replace(reducer, name, lambda function: self._blocking(function, in_flight=False))
         self._library = torch.library.Library("_c10d_functional", "IMPL")
         overload = torch.ops._c10d_functional.wait_tensor.default
-        self._library.impl(overload, self._kernel(overload), "BackendSelect", with_keyset=True)
+        self._wait_kernel = self._wait_kernel or self._kernel(overload)
+        # torch's own `impl` checks more and is slower
+        self._library.m.impl(overload._schema.name, "BackendSelect", self._wait_kernel, True)
 
     def stop(self) -> None:
         """Restores torch's own functions and drops what is not waited for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from distprof.contract.watch import UNKNOWN
 from distprof.own import lock, time
 from distprof.process.accelerators import CPU, device_type, is_capturing
-from distprof.recording.watch.phase_marks import Marks, PhaseMarks, marked_steps
+from distprof.recording.watch.phase_marks import BEGIN, Marks, PhaseMarks, marked_steps
 from distprof.recording.watch.rows import Row
 from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_event
 
@@ -24,12 +24,19 @@ long, and the phases are unknown."""
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 
 
+class _Cut(NamedTuple):
+    """The end of a row on the device."""
+
+    since_ns: int = 0
+    began: torch.Event | None = None
+    ended: torch.Event | None = None
+    marks: Marks | None = None
+    """None: the device tells no phases."""
+
+
 class _Held(NamedTuple):
     row: Row
-    since_ns: int
-    began: torch.Event | None
-    ended: torch.Event | None
-    marks: Marks
+    cut: _Cut
     is_inference: bool
 
 
@@ -38,38 +45,52 @@ class DeviceMarks:
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
+        self._cuts: deque[_Cut] = deque()
         self._lock = lock()
         self._last: torch.Event | None = None
-        self._tells_phases = False
+        self._has_device = self._tells_phases = False
         self.phases = PhaseMarks()
 
     def begin(self) -> None:
         """Begins the first row."""
+        self._cuts.clear()
+        self._has_device = device_type() != CPU
         self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
-    def end(self, row: Row, *, is_inference: bool) -> None:
-        """Ends a row and begins the next one.
-
-        Args:
-            row: Has the phases of the host; with a device, they are replaced by those of its stream.
-            is_inference: There is no backward: the time between forward calls counts as loading data.
-        """
-        if self._last is None and device_type() == CPU:  # the usual case without a device, quick with cold caches
-            self._held.append(_Held(row, 0, None, None, [], is_inference))
+    def cut(self) -> None:
+        """Marks the end of a row, where the next one begins."""
+        if not self._has_device:  # the usual case without a device, quick with cold caches
+            self._cuts.append(_Cut())
             return
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
-        if self._tells_phases:
-            row.update(dict.fromkeys(PHASES, UNKNOWN))
-        self._held.append(_Held(row, time.perf_counter_ns(), began if known else None, self._last if known else None,
-                                self.phases.taken(), is_inference))
+        marks = self.phases.taken()
+        self._cuts.append(_Cut(time.perf_counter_ns(), began if known else None, self._last if known else None,
+                               marks if self._tells_phases else None))
         self._tells_phases = self.phases.begin_row()
+        if self._tells_phases:
+            self.phases.add(BEGIN)
+
+    def end(self, rows: Iterable[Row], *, is_inference: bool) -> None:
+        """Takes the rows of the cuts since the last call.
+
+        Args:
+            rows: Have the phases of the host; with a device, they are replaced by those of its stream.
+            is_inference: There is no backward: the time between forward calls counts as loading data.
+        """
+        for row in rows:
+            cut = self._cuts.popleft()
+            if cut.marks is not None:
+                row.update(dict.fromkeys(PHASES, UNKNOWN))
+            self._held.append(_Held(row, cut, is_inference))
+        if not self._has_device and device_type() != CPU:
+            self.begin()
 
     def settled(self) -> list[Row]:
         """Returns rows that the device has finished; call it on the thread of the steps."""
         rows: list[Row] = []
         with self._held_now() as held:
-            while held and (held[0].ended is None or _is_over(held[0]) or _is_overdue(held[0])):
+            while held and (held[0].cut.ended is None or _is_over(held[0]) or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
         return rows
 
@@ -94,37 +115,38 @@ class DeviceMarks:
 
 
 def _is_overdue(held: _Held) -> bool:
-    return time.perf_counter_ns() - held.since_ns > PATIENCE_NS
+    return time.perf_counter_ns() - held.cut.since_ns > PATIENCE_NS
 
 
 def _is_over(held: _Held) -> bool:
     """True if the row has its device time now, or will never have it."""
-    assert held.ended is not None and held.began is not None
+    _, began, ended, marks = held.cut
+    assert ended is not None and began is not None
     if is_capturing():  # asking would break the capture
         return False
     try:
-        if not held.ended.query():
+        if not ended.query():
             return False
-        held.row["device_ns"] = max(0, round(held.began.elapsed_time(held.ended) * 1e6))
-        held.row.update(_phases(held))
+        held.row["device_ns"] = max(0, round(began.elapsed_time(ended) * 1e6))
+        held.row.update(_phases(held.row, marks or [], is_inference=held.is_inference))
     except RuntimeError:
         return True  # an error of the script, which torch raises again
     return True
 
 
-def _phases(held: _Held) -> Row:
+def _phases(row: Row, marks: Marks, *, is_inference: bool) -> Row:
     """Divides a row's span like the device time of its marked steps; empty if these are not representative.
 
     Raises:
         RuntimeError: A mark is on another device, or the stream has not reached it.
     """
-    steps = [*marked_steps(held.marks)]
+    steps = [*marked_steps(marks)]
     total, data, forward, optimizer = (sum(times) for times in zip(*steps, (0.0,) * 4, strict=True))
-    if not total or held.row["device_ns"] > ALIKE * 1e6 * total * held.row["num_steps"] / len(steps):
+    if not total or row["device_ns"] > ALIKE * 1e6 * total * row["num_steps"] / len(steps):
         return {}
-    if held.is_inference:
+    if is_inference:
         data = total - forward - optimizer
-    span = held.row["span_ns"]
+    span = row["span_ns"]
     found = {"data_ns": round(span * data / total), "forward_ns": round(span * forward / total),
              "optimizer_ns": round(span * optimizer / total)}
     return found | {"backward_ns": max(0, span - sum(found.values()))}

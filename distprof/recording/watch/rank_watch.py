@@ -25,7 +25,7 @@ from distprof.recording.steps.finder import StepFinder
 from distprof.recording.watch import rows
 from distprof.recording.watch.device_marks import DeviceMarks
 from distprof.recording.watch.root_phases import RootPhases
-from distprof.recording.watch.rows import GarbageTime, RowInProgress
+from distprof.recording.watch.rows import GarbageTime, Rows
 from distprof.recording.watch.run_log import RunLog, run_log
 from distprof.recording.watch.sampled_steps import SampledSteps
 from distprof.recording.watch.watch_file import WatchFile
@@ -75,11 +75,12 @@ class RankWatch:
         self.before_optimizer = self._phases.before_optimizer
         """Called before an optimizer steps, as in `Later`."""
         self._garbage = GarbageTime()
-        self._row = RowInProgress(self._garbage)
+        self._rows = Rows(self._garbage)
         self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
         self._said = self._guarded(lambda: self._step_ended())
-        self._due_ns = self._next = 0
-        """When the row ends (`perf_counter_ns`), and the step after which `_between` is called at the latest."""
+        self._row_ends_ns = self._due_ns = self._next = 0
+        """When the row ends, when rows are due (`perf_counter_ns`), and the step after which `_between` is called at
+        the latest."""
         self._evaluated = self._seen = 0
         never_compile(type(self).after_optimizer)
 
@@ -110,9 +111,9 @@ class RankWatch:
             return
         self.is_on, self.step = True, first_step
         self._garbage.start()
-        self._row.begin()
+        self._rows.begin(first_step)
         self._marks.begin()
-        self._await_row()
+        self._await_rows()
         self._phases.start(_roots(self._passes))
         self._begin_step()
 
@@ -120,7 +121,8 @@ class RankWatch:
         """Stops logging for now; nothing of ours stays in the process except the hooks of optimizers."""
         if self.is_on:
             with unnoticed():
-                self._end_row()
+                self._end_row(0)
+                self._make_rows()
                 self._take_away()
 
     def note(self, kind: str, text: str = "", *, step: int | None = None) -> None:
@@ -186,9 +188,13 @@ class RankWatch:
     def _step_ended(self) -> None:
         now = self._phases.end_step()
         self.step = step = self.step + 1
-        if now >= self._due_ns or step >= self._next or self._phases.is_evaluated:
+        is_due = now >= self._row_ends_ns
+        if is_due:
+            self._end_row(now)
+            is_due = now >= self._due_ns
+        if is_due or step >= self._next or self._phases.is_evaluated:
             with unnoticed():
-                self._between(is_due=now >= self._due_ns)
+                self._between(is_due=is_due)
 
     def _between(self, *, is_due: bool) -> None:
         """Does work that few steps need. Its time belongs to no step: the next one begins when it ends."""
@@ -211,34 +217,35 @@ class RankWatch:
         self._next = step + ahead
         self._phases.begin()
 
+    def _end_row(self, now: int) -> None:
+        if self._rows.end(self.step):
+            self._marks.cut()
+        self._row_ends_ns = now + rows.ROW_NS if self._due_ns else 0
+
     def _on_due(self) -> None:
-        self._end_row()
+        self._make_rows()
         if self._log is not None:
             self._log.look()
         if self.windows is not None:
             self.windows.look(self.step - 1)
-        self._await_row()
+        self._await_rows()
 
-    def _await_row(self) -> None:
+    def _await_rows(self) -> None:
+        now = time.perf_counter_ns()
         is_pending = self.windows is not None and self.windows.is_pending
-        self._due_ns = 0 if is_pending else time.perf_counter_ns() + rows.ROW_NS
+        self._row_ends_ns, self._due_ns = (0, 0) if is_pending else (now + rows.ROW_NS, now + rows.BATCH_NS)
 
-    def _end_row(self) -> None:
+    def _make_rows(self) -> None:
         if self._file is None:
             self._take_away()  # another thread could not write
             return
-        self._add_steps()
-        if not self._row.num_steps:
-            return
-        samples = self._samples.row_ended(self._row.span_ns, self._row.num_steps)
-        self._marks.end(self._row.end(), is_inference=self._finder.rule == "forward")
-        self._file.add(self._marks.settled(), samples)
-
-    def _add_steps(self) -> None:
         steps = self._phases.taken()
         self._seen += len(steps)
-        for step, phases in enumerate(steps, start=self.step - len(steps)):
-            self._row.add(step, phases)
+        if not steps:
+            return
+        samples = self._samples.rows_ended(sum(span for span, *_ in steps), len(steps))
+        self._marks.end(self._rows.taken(steps), is_inference=self._finder.rule == "forward")
+        self._file.add(self._marks.settled(), samples)
 
     def _on_evaluation(self) -> None:
         self._evaluated += 1

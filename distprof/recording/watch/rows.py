@@ -1,14 +1,13 @@
-"""The row that is being filled: short steps are added up for 0.2 s, a longer step has its own row."""
+"""Rows: short steps are added up for 0.2 s, a longer step has its own row."""
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from distprof.contract.watch import UNKNOWN
 from distprof.own import time
@@ -18,6 +17,8 @@ from distprof.system import resource
 
 ROW_NS = 200_000_000
 """A row ends once it covers this time in ns."""
+BATCH_NS = 1_000_000_000
+"""Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches."""
 MEMORY_NS = 2_000_000_000
 """Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
@@ -52,78 +53,74 @@ class GarbageTime:
             self._began_ns = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Used:
+class RowEnd(NamedTuple):
+    """What is noted at the end of a row, where time is short; the rest is done later, for several rows at once."""
+
+    next_step: int
+    """The first step of the next row."""
+    end_ns: int
     thread: int
     cpu_ns: int
     switches: int
     gc_ns: int
 
 
-class RowInProgress:
-    """Adds up steps, and what the process used meanwhile."""
+class Rows:
+    """Adds up the steps of each row, and what the process used meanwhile."""
 
     def __init__(self, garbage: GarbageTime) -> None:
         self._garbage = garbage
         self._memory = UNKNOWN, UNKNOWN
         self._memory_ns = MEMORY_NS
-        self._empty()
+        self._ends: list[RowEnd] = []
+        self._begun = self._end_at(0)
 
-    def begin(self) -> None:
-        """Begins with the first step."""
-        self._used = self._using()
-        self._empty()
+    def begin(self, first_step: int) -> None:
+        """Begins with this step."""
+        self._begun, self._ends = self._end_at(first_step), []
 
-    def _empty(self) -> None:
-        self.num_steps = self.span_ns = 0
-        self._first = self._longest = self._longest_ns = 0
-        self._data = self._forward = self._backward = self._optimizer = 0
-        self._is_unknown = False
+    def end(self, next_step: int) -> bool:
+        """Ends a row before this step, if it has steps; returns whether it does."""
+        if next_step == (self._ends[-1] if self._ends else self._begun).next_step:
+            return False
+        self._ends.append(self._end_at(next_step))
+        return True
 
-    def add(self, step: int, phases: StepPhases) -> None:
-        """Adds a step that has ended."""
-        span, data, forward, backward, optimizer = phases
-        if not self.num_steps:
-            self._first, self._longest, self._longest_ns = step, step, span
-        elif span > self._longest_ns:
-            self._longest, self._longest_ns = step, span
-        self.num_steps += 1
-        self.span_ns += span
-        self._optimizer += optimizer
-        if data < 0:
-            self._is_unknown = True
-        else:
-            self._data += data
-            self._forward += forward
-            self._backward += backward
+    def taken(self, steps: Sequence[StepPhases]) -> list[Row]:
+        """Returns the rows that ended since the last call, whose steps these are."""
+        rows: list[Row] = []
+        ends, self._ends = self._ends, []
+        first = 0
+        for end in ends:
+            last = first + end.next_step - self._begun.next_step
+            rows.append(self._row(steps[first:last], self._begun, end))
+            self._begun, first = end, last
+        return rows
 
-    def end(self) -> Row:
-        """Returns the row and begins the next one."""
-        used, before = self._using(), self._used
-        known = used.thread == before.thread
-        data, forward, backward = (
-            (UNKNOWN, UNKNOWN, UNKNOWN) if self._is_unknown else (self._data, self._forward, self._backward))
-        host_bytes, device_bytes = self._memory_used()
-        row = {"first_step": self._first, "num_steps": self.num_steps, "end_ns": time.time_ns(),
-               "span_ns": self.span_ns, "longest_ns": self._longest_ns, "longest_step": self._longest,
-               "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": self._optimizer,
-               "device_ns": UNKNOWN, "cpu_ns": used.cpu_ns - before.cpu_ns if known else UNKNOWN,
-               "switches": used.switches - before.switches if known else UNKNOWN,
-               "gc_ns": used.gc_ns - before.gc_ns, "host_bytes": host_bytes, "device_bytes": device_bytes}
-        self._used = used
-        self._empty()
-        return row
+    def _row(self, steps: Sequence[StepPhases], begun: RowEnd, end: RowEnd) -> Row:
+        spans, *parts, optimizer = zip(*steps, strict=True)
+        span, longest = sum(spans), max(spans)
+        data, forward, backward = (UNKNOWN,) * 3 if UNKNOWN in parts[0] else map(sum, parts)
+        known = end.thread == begun.thread
+        host_bytes, device_bytes = self._memory_used(span)
+        return {"first_step": begun.next_step, "num_steps": len(steps), "end_ns": end.end_ns,
+                "span_ns": span, "longest_ns": longest, "longest_step": begun.next_step + spans.index(longest),
+                "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": sum(optimizer),
+                "device_ns": UNKNOWN, "cpu_ns": end.cpu_ns - begun.cpu_ns if known else UNKNOWN,
+                "switches": end.switches - begun.switches if known else UNKNOWN,
+                "gc_ns": end.gc_ns - begun.gc_ns, "host_bytes": host_bytes, "device_bytes": device_bytes}
 
-    def _memory_used(self) -> tuple[int, int]:
+    def _memory_used(self, span_ns: int) -> tuple[int, int]:
         """Returns the bytes used on host and device, not older than two seconds of steps."""
-        self._memory_ns += self.span_ns
+        self._memory_ns += span_ns
         if self._memory_ns >= MEMORY_NS:
             self._memory, self._memory_ns = (_host_bytes(), _device_bytes()), 0
         return self._memory
 
-    def _using(self) -> _Used:
-        return _Used(thread=get_ident(), cpu_ns=time.thread_time_ns(), gc_ns=self._garbage.total_ns,
-                     switches=resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw)
+    def _end_at(self, next_step: int) -> RowEnd:
+        used = resource.getrusage(resource.RUSAGE_THREAD)
+        return RowEnd(next_step, time.time_ns(), get_ident(), round((used.ru_utime + used.ru_stime) * 1e9),
+                      used.ru_nivcsw, self._garbage.total_ns)
 
 
 def _host_bytes() -> int:

@@ -54,15 +54,15 @@ class _Running:
     """Mark at the end of the step on the stream."""
     calls: list[CollectiveCall] = field(default_factory=list)
     num_calls: int = 0
-    rows: int = 0
-    """Number of rows that have ended since."""
+    batches: int = 0
+    """Number of batches of rows that have ended since."""
 
 
 class SampledSteps:
     """Switches labelling on for a step, and off at its end."""
 
-    MOST_ROWS = 2
-    """Number of ends of rows after which the end of communication is no longer waited for."""
+    MOST_BATCHES = 2
+    """Number of batches of rows after which the end of communication is no longer waited for."""
 
     def __init__(self, scopes: ModuleScopes, step: Callable[[], int], guard: Guard) -> None:
         """Begins without samples."""
@@ -84,15 +84,15 @@ class SampledSteps:
         """True in a step that is labelled."""
         return self._running is not None
 
-    def row_ended(self, span_ns: int, num_steps: int) -> list[FoundSample]:
-        """Called when a row of `num_steps` steps has ended; returns complete samples."""
+    def rows_ended(self, span_ns: int, num_steps: int) -> list[FoundSample]:
+        """Called when rows of `num_steps` steps have ended; returns complete samples."""
         mean = span_ns / num_steps
-        self._step_ns = mean if not self._step_ns else self._step_ns + (mean - self._step_ns) / 8
+        self._step_ns = mean if not self._step_ns else self._step_ns + (mean - self._step_ns) / 4
         self.exponent = self._exponent()
         done: list[_Running] = []
         for one in self._ended:
-            one.rows += 1
-            if one.rows >= self.MOST_ROWS or _is_over(one):
+            one.batches += 1
+            if one.batches >= self.MOST_BATCHES or _is_over(one):
                 done.append(one)
         self._ended = [one for one in self._ended if one not in done]
         return [_sample(one) for one in done if one.calls]

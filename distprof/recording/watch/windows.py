@@ -1,7 +1,7 @@
 """Recordings later in a job, each in its own run directory: all ranks begin one in the step that a request names.
 
-The launcher or `distprof trigger` writes a request to a file. A rank checks this file between two steps, at most once
-in `EVERY_NS`. While a request waits for its step, the rank checks before every step.
+The launcher or `distprof trigger` writes a request to a file. A rank checks this file between two steps, once per
+second. While a request waits for its step, the rank checks before every step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from distprof.recording.plan import StepPlan
 from distprof.recording.steps.optimizer_hooks import Later, OptimizerHooks
 from distprof.recording.termination import Flush
 
-EVERY_NS = 500_000_000
-"""Time in ns between two checks."""
 SHARE = 1000
 """On a slow file server, checks are so rare that they take at most 1/`SHARE` of the time."""
 LONGEST_NS = 2_000_000_000
@@ -142,7 +140,7 @@ class Windows:
         except OSError:
             about = None
         took_ns = time.monotonic_ns() - began_ns
-        self._next_ns = began_ns + min(max(EVERY_NS, SHARE * took_ns), LONGEST_NS)
+        self._next_ns = began_ns + min(SHARE * took_ns, LONGEST_NS)
         if about is not None and (seen := (about.st_mtime_ns, about.st_ino, about.st_size)) != self._seen:
             self._seen = seen
             self._read(about.st_uid, step)

@@ -67,14 +67,20 @@ def timed(first: int, device_ms: int = -1) -> dict[str, int]:
     return row(first) | unknown | ({"device_ns": device_ms * 1_000_000} if device_ms >= 0 else {})
 
 
+def ended(marks: DeviceMarks, row: dict[str, int]) -> None:
+    """Ends a row."""
+    marks.cut()
+    marks.end([row], is_inference=False)
+
+
 def test_a_row_waits_for_its_time_on_the_device(device):
     marks = DeviceMarks()
     marks.begin()
     device.queue_ms = 30.0
-    marks.end(row(0), is_inference=False)
+    ended(marks, row(0))
     assert marks.settled() == []
     device.queue_ms = 50.0
-    marks.end(row(1), is_inference=False)
+    ended(marks, row(1))
     device.clock_ms = 40.0
     assert marks.settled() == [timed(0, 30)]
     device.clock_ms = 60.0
@@ -85,10 +91,10 @@ def test_a_row_that_waits_too_long_goes_without(device, monkeypatch):
     marks = DeviceMarks()
     marks.begin()
     device.queue_ms = 30.0
-    marks.end(row(0), is_inference=False)
+    ended(marks, row(0))
     assert marks.overdue() == []
     assert marks.overdue(all_of_them=True) == [timed(0)]
-    marks.end(row(1), is_inference=False)
+    ended(marks, row(1))
     monkeypatch.setattr(device_marks, "PATIENCE_NS", -1)
     assert marks.settled() == [timed(1)]
 
@@ -96,12 +102,12 @@ def test_a_row_that_waits_too_long_goes_without(device, monkeypatch):
 def test_while_a_graph_is_captured_nothing_is_asked(device, monkeypatch):
     marks = DeviceMarks()
     marks.begin()
-    marks.end(row(0), is_inference=False)
+    ended(marks, row(0))
     for module in device_marks, phase_marks, stopwatch:
         monkeypatch.setattr(module, "is_capturing", lambda: True)
     monkeypatch.setattr(device, "query", lambda _: pytest.fail("it was asked"))
     assert marks.settled() == []
-    marks.end(row(1), is_inference=False)  # without an event
+    ended(marks, row(1))  # without an event
     assert marks.overdue(all_of_them=True) == [timed(0), timed(1)]
 
 
@@ -111,7 +117,7 @@ def test_an_error_of_the_device_costs_the_time_and_no_more(device, monkeypatch):
 
     marks = DeviceMarks()
     marks.begin()
-    marks.end(row(0), is_inference=False)
+    ended(marks, row(0))
     monkeypatch.setattr(device, "query", raises)
     assert marks.settled() == [timed(0)]
 
@@ -119,7 +125,7 @@ def test_an_error_of_the_device_costs_the_time_and_no_more(device, monkeypatch):
 def test_without_a_device_rows_are_complete_at_once():
     marks = DeviceMarks()
     marks.begin()
-    marks.end(row(0), is_inference=False)
+    ended(marks, row(0))
     assert marks.settled() == [row(0)]
 
 
@@ -153,6 +159,7 @@ class StepOnDevice(torch.optim.SGD):
 def test_phases_are_those_of_the_device_whatever_the_host_waits_for(device, monkeypatch, tmp_path, data_ms):
     """The host waits for the device behind the optimizer, as `loss.item()` does; backward takes 6 ms there."""
     monkeypatch.setattr(rows, "ROW_NS", 20_000_000)
+    monkeypatch.setattr(rows, "BATCH_NS", 70_000_000)
     device.clock_ms = 1e9  # whatever it is given it has done
     model = OnDevice(4, 4)
     optimizer = StepOnDevice(model.parameters(), lr=0.01)
@@ -205,7 +212,7 @@ def test_a_long_step_that_was_not_marked_leaves_the_phases_of_its_row_unknown(de
             device.queue_ms += ms
             if marks.phases.is_on:
                 marks.phases.add(border)
-    marks.end(row(0), is_inference=False)
+    ended(marks, row(0))
     device.clock_ms = device.queue_ms
     found, = marks.settled()
     assert [found[name] for name in PHASES] == ([8_000_000, 32_000_000, 0, 0] if known else [UNKNOWN] * 4)

@@ -32,6 +32,7 @@ PAUSE_S = 0.004
 def short_rows(monkeypatch):
     """Rows of steps of a hundredth of a second."""
     monkeypatch.setattr(rows, "ROW_NS", 10_000_000)
+    monkeypatch.setattr(rows, "BATCH_NS", 50_000_000)
 
 
 def hooks() -> tuple[object, ...]:
@@ -127,7 +128,7 @@ def test_off_nothing_stays(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("watch-*"))
 
 
-@pytest.mark.parametrize("place", [(rank_watch.RankWatch, "_step_ended"), (rows.RowInProgress, "end"),
+@pytest.mark.parametrize("place", [(rank_watch.RankWatch, "_step_ended"), (rows.Rows, "end"),
                                    (watch_file.WatchFile, "_write"), (root_phases.RootPhases, "end_step")])
 def test_whatever_is_wrong_then_harms_no_job(tmp_path, monkeypatch, capfd, place, short_rows):
     def fail(*_: object, **__: object) -> None:
@@ -138,7 +139,7 @@ def test_whatever_is_wrong_then_harms_no_job(tmp_path, monkeypatch, capfd, place
     assert capfd.readouterr().err.count("no longer watched") == 1
 
 
-def test_a_folder_that_is_removed_ends_the_watch_and_not_the_job(tmp_path, monkeypatch, capfd):
+def test_a_folder_that_is_removed_ends_the_watch_and_not_the_job(tmp_path, monkeypatch, capfd, short_rows):
     monkeypatch.setattr(watch_file, "EVERY_S", 0.01)
     model, steps = nn.Linear(4, 4), 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -381,7 +382,8 @@ def test_a_child_that_is_forked_notes_nothing(tmp_path):
     assert steps_of(noted(tmp_path / "run").columns)[-1] == 7
 
 
-def test_between_pause_and_resume_nothing_is_noted(tmp_path, short_rows):
+def test_between_pause_and_resume_nothing_is_noted(tmp_path, monkeypatch, short_rows):
+    monkeypatch.setattr(rows, "BATCH_NS", 0)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     looked: list[int] = []

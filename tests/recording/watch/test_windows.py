@@ -31,8 +31,8 @@ PLAN = "wait=1,count=0,time=2,trace=0,arrivals=0"
 
 @pytest.fixture(autouse=True)
 def looked_for_in_every_step(monkeypatch):
-    monkeypatch.setattr(windows, "EVERY_NS", 0)
     monkeypatch.setattr(rows, "ROW_NS", 0)
+    monkeypatch.setattr(rows, "BATCH_NS", 0)
     monkeypatch.setattr(windows, "SHARE", 0)
     monkeypatch.setattr("distprof.recording.watch.later_recorder.READY_S", 60.0)
     for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
@@ -294,8 +294,8 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from recording.watch.test_windows import request, train
-from distprof.recording.watch import rows, windows
-windows.EVERY_NS = rows.ROW_NS = 0
+from distprof.recording.watch import rows
+rows.ROW_NS = rows.BATCH_NS = 0
 run = Path(sys.argv[1])
 def at(step):
     if step == 6:
