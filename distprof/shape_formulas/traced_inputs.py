@@ -9,12 +9,15 @@ from typing import Any, ClassVar
 FLOATS = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2}
 ITEM_BYTES = {
     **FLOATS, "long int": 8, "long": 8, "int": 4, "short int": 2, "short": 2, "bool": 1, "unsigned char": 1,
-    "signed char": 1, "char": 1, "c10::complex<float>": 8, "c10::complex<double>": 16, "c10::Float8_e4m3fn": 1,
-    "c10::Float8_e5m2": 1,
+    "signed char": 1, "char": 1, "c10::complex<float>": 8, "c10::complex<double>": 16, "unsigned short": 2,
+    "unsigned int": 4, "unsigned long": 8,
+    **{f"c10::{name}": 1 for name in ("Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz",
+                                      "Float8_e8m0fnu")},
 }
 """Element type, as the profiler names it -> bytes."""
 NUMBERED = {"0": "unsigned char", "1": "signed char", "2": "short int", "3": "int", "4": "long int", "5": "c10::Half",
-            "6": "float", "7": "double", "11": "bool", "15": "c10::BFloat16"}
+            "6": "float", "7": "double", "11": "bool", "15": "c10::BFloat16", "23": "c10::Float8_e5m2",
+            "24": "c10::Float8_e4m3fn"}
 """Element type, as the profiler writes it if it is an argument -> its name."""
 LISTS = ("TensorList", "GenericList")
 

@@ -9,6 +9,9 @@ sparse and quantized weights.
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+
 from distprof.shape_formulas.kind_names import KIND_OF, bare_names
 from distprof.shape_formulas.operator_call import OperatorKind
 
@@ -43,6 +46,16 @@ SPLIT = frozenset(_NAMES.split())
 def is_split(op: str) -> bool:
     """Returns whether torch splits an operator before dispatch."""
     return op.partition("::")[2] in SPLIT
+
+
+_FUSED = re.compile(r"triton_(?:poi|red|per)_fused_\w+")
+_MULTIPLIES = re.compile(r"_(?:\w*mm|mv|addmv|dot|matmul|einsum|linear|convolution|attention)(?:_|$)")
+
+
+@lru_cache(maxsize=1 << 12)
+def is_fused(op: str) -> bool:
+    """Returns whether torch.compile made this kernel, from operators none of which is named like a contraction."""
+    return _FUSED.fullmatch(op) is not None and _MULTIPLIES.search(op) is None
 
 
 _QUERY = ("query", "key", "value")
@@ -140,10 +153,16 @@ NO_WORK = ("prim::", "profiler::", "c10d::", "_c10d_functional::", "torch::autog
 """Prefixes of the names of queries, labels, communication, and gradient accumulation."""
 
 
+OF_VLLM = ("_C::rms_norm", "_C::fused_add_rms_norm")
+"""Norms of vLLM."""
+
+
 def kind_by_name(op: str) -> OperatorKind | None:
     """Returns the kind of an operator that is known not to be a contraction; None for others."""
     if op == "detach" or op.startswith(NO_WORK):
         return "view"
+    if op in OF_VLLM:
+        return "norm"
     if not op.startswith("aten::"):
         return None
     names = bare_names(op)

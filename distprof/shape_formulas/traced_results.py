@@ -114,18 +114,16 @@ def reduced(inputs: Inputs) -> Sequence[Result]:
 
 
 def layer_norm(inputs: Inputs) -> Sequence[Result]:
-    """Returns the result, mean and 1 / deviation; only for float32, as the latter have another type for half
-    precision."""
-    if is_same(inputs) != "float":
-        raise ValueError
+    """Returns the result, mean and 1 / deviation; on devices, the latter are of float32 for half precision."""
     source, normalized = inputs[0], len(inputs[1])
-    each = (*source.shape[:source.dim() - normalized], *(1 for _ in range(normalized)))
-    return [Result(source.shape, "float"), Result(each, "float"), Result(each, "float")]
+    each = Result((*source.shape[:source.dim() - normalized], *(1 for _ in range(normalized))),
+                  "double" if source.dtype == "double" else "float")
+    return [Result(source.shape, source.dtype), each, each]
 
 
 def layer_norm_backward(inputs: Inputs) -> Sequence[Result]:
-    kind, wanted = is_same(inputs), zip(inputs[7], (inputs[1], inputs[5], inputs[6]), strict=True)
-    return [Result(one.shape, kind) for is_wanted, one in wanted if is_wanted is True]
+    wanted = zip(inputs[7], (inputs[1], inputs[5], inputs[6]), strict=True)
+    return [Result(one.shape, one.dtype) for is_wanted, one in wanted if is_wanted is True]
 
 
 def dropout(inputs: Inputs) -> Sequence[Result]:

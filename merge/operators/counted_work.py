@@ -83,7 +83,8 @@ def _tensors(shapes: pl.Series) -> pl.Series:
 
 
 DTYPES = {"float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-          "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2", "signed char": "int8"}
+          "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+          "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz", "signed char": "int8"}
 """Type of an input as the profiler writes it -> dtype."""
 LATENCY_RATIO = 0.1
 """An operator whose least time is below this share of its actual time is limited by neither compute nor memory."""

@@ -18,7 +18,9 @@ from distprof.arrays import Array, Flags, Integers
 from distprof.merge.operators.one_key import one_key
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import OPERATOR, STRIDES, VALUES, RankTimeline
-from distprof.shape_formulas.traced_cost import FORMULAS, TRAFFIC, TracedCost, has_no_flops, is_whole, traced_cost
+from distprof.shape_formulas.traced_bytes import bytes_known
+from distprof.shape_formulas.traced_cost import FORMULAS, TracedCost, has_no_flops, is_whole, traced_cost
+from distprof.shape_formulas.traced_names import is_split, kind_by_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +102,15 @@ def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passe
     size = len(timeline.name)
     flops, num_bytes = np.full(size, UNKNOWN, np.int64), np.full(size, UNKNOWN, np.int64)
     operators = (timeline.type == OPERATOR) & ~passed_on
-    whole = operators & _of_names(timeline, is_whole)
+    # on some devices a kernel does the work of such an operator, which then calls none that works
+    splits = _of_names(timeline, is_split) & _holds(timeline, nesting, _of_names(timeline, _works))
+    whole = operators & ~splits & _of_names(timeline, lambda name: is_whole(name) or bytes_known(name))
     flops[operators & _of_names(timeline, has_no_flops)] = 0
-    rows = np.flatnonzero(operators & _of_names(timeline, lambda name: name in FORMULAS or name in TRAFFIC))
+    rows = np.flatnonzero(operators & ~splits & _of_names(timeline, lambda name: name in FORMULAS or bytes_known(name)))
     flops[rows], num_bytes[rows] = _each(timeline, rows)
     inside = _inside(timeline, nesting, whole & (flops >= 0), alike)
     flops[inside.part | inside.elsewhere], num_bytes[inside.part | inside.elsewhere] = UNKNOWN, UNKNOWN
-    passes_on = _is_node(timeline) | (_holds_operators(timeline, nesting) & (inside.elsewhere | ~whole))
+    passes_on = _is_node(timeline) | (_holds(timeline, nesting, timeline.type == OPERATOR) & (inside.elsewhere | ~whole))
     return ShapeCosts(flops=flops, num_bytes=num_bytes, is_known=(flops >= 0) | inside.part, passes_on=passes_on)
 
 
@@ -145,10 +149,15 @@ def _inside(timeline: RankTimeline, nesting: Nesting, counts: Array, alike: Inte
     return _Inside(part, elsewhere & ~part)
 
 
-def _holds_operators(timeline: RankTimeline, nesting: Nesting) -> Flags:
+def _works(name: str) -> bool:
+    return kind_by_name(name) != "view" and not name.startswith("aten::empty")
+
+
+def _holds(timeline: RankTimeline, nesting: Nesting, inner: Flags) -> Flags:
+    """Returns which slices directly contain operators among `inner`."""
     found = np.zeros(len(timeline.name), bool)
-    inner = np.flatnonzero((timeline.type == OPERATOR) & (nesting.parent >= 0))
-    found[nesting.parent[inner]] = True
+    rows = np.flatnonzero(inner & (timeline.type == OPERATOR) & (nesting.parent >= 0))
+    found[nesting.parent[rows]] = True
     return found
 
 

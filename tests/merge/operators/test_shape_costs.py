@@ -24,7 +24,8 @@ from distprof.formulas.dispatched_call import kind_without_formula
 from distprof.merge.operators.run_operators import run_operators
 from distprof.merge.run.open_run import open_run
 from distprof.shape_formulas.estimates import ESTIMATES
-from distprof.shape_formulas.traced_cost import FORMULAS, TRAFFIC, has_no_flops, is_whole
+from distprof.shape_formulas.traced_bytes import TRAFFIC
+from distprof.shape_formulas.traced_cost import FORMULAS, has_no_flops, is_whole
 from distprof.shape_formulas.traced_names import ARGUMENTS
 from support.counter import Counter
 from support.jobs import called
@@ -80,6 +81,9 @@ BY_HAND = re.compile(
     r"aten::(copy_|mm|bmm|addmm_?|baddbmm_?|mv|convolution.*|_scaled.*|_?(log_)?softmax.*|sum|mean|native_.*|clone|"
     r"_to_copy|embedding.*|where|masked_fill|_(log_)?softmax_backward_data|lerp_?|pow_?|clamp_?)")
 """Not elementwise, or in the other runs."""
+OF_DEVICES = {name for name in TRAFFIC if not name.startswith("aten::") or re.search(
+    "scaled_mm|grouped_mm|fused_rms_norm|batch_norm|group_norm|(flash|efficient|cudnn)_attention(?!_for_cpu)", name)}
+"""`test_device_bytes.py` has them."""
 NUMBERS = {"clamp_min": (0.2,), "clamp_max": (0.2,), "fill": (1.0,), "threshold_backward": (0.1,),
            "leaky_relu_backward": (0.1, False)}
 
@@ -87,6 +91,8 @@ NUMBERS = {"clamp_min": (0.2,), "clamp_max": (0.2,), "fill": (1.0,), "threshold_
 def each_by_name():
     """All that is elementwise, with as many tensors as it takes."""
     for name, traffic in TRAFFIC.items():
+        if name in OF_DEVICES:
+            continue
         packet = getattr(torch.ops.aten, name.partition("::")[2])
         if not BY_HAND.fullmatch(name):
             numbers = NUMBERS.get(name.partition("::")[2].removesuffix("_"), ())
@@ -182,7 +188,7 @@ def test_bytes_are_those_that_are_counted(name, tmp_path):
     assert compared
 
 
-NOT_ON_CPU = {"aten::convolution_overrideable"}
+NOT_ON_CPU = {"aten::convolution_overrideable", *OF_DEVICES}
 
 
 @pytest.mark.long
@@ -238,7 +244,7 @@ def test_what_is_taken_apart_is_not_taken_for_a_whole():
                     parts.add(is_composite(getattr(packet, overload), "cpu"))
         if len(parts) == 1:
             assert is_whole(name) is not parts.pop(), name
-    for name in (*FORMULAS, *TRAFFIC):
+    for name in {*FORMULAS, *TRAFFIC} - OF_DEVICES:
         assert is_whole(name)
 
 
