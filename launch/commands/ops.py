@@ -70,6 +70,9 @@ LONGEST = 64
               help="Peak rate of each rank's device, such as 1.2e12, for the roofline.  [default: the published rate]")
 @click.option("--bandwidth", default=None, type=float, metavar="BYTES/S",
               help="Memory bandwidth of that device.  [default: the published one]")
+@click.option("--captured", "captured", multiple=True, type=PLACE, metavar="TRACE",
+              help="Take the operators of CUDA graphs from this trace, in which they were captured. Can be repeated.  "
+                   "[default: those captured in the trace itself]")
 @click.option("--sequences", is_flag=True,
               help="Show kernels that streams of GPUs ran in the same order more than once, to be fused or captured in "
                    "a graph. --op takes those within calls of matching operators; --sort by device_ns, gap_ns, calls "
@@ -90,7 +93,8 @@ LONGEST = 64
 def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: int | None, op: str | None,
         types: tuple[str, ...], module: str | None, dtype: str | None, ranks: tuple[int, ...], steps: tuple[int, ...],
         phases: tuple[str, ...], stack: int | None, min_time: float | None, max_time: float | None, form: str | None,
-        parquet: Path | None, peak: float | None, bandwidth: float | None, sequences: bool, longest: int | None,
+        parquet: Path | None, peak: float | None, bandwidth: float | None, captured: tuple[Path, ...],
+        sequences: bool, longest: int | None,
         counters: bool, as_torch: bool, attempt: int | None, strict: bool, workers: int | None,
         scheduler: str | None) -> None:
     """Show operators: time on host and device, FLOPs and bytes.
@@ -105,11 +109,12 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
     if longest is not None and not sequences:
         raise UsageError("--longest needs --sequences", hint=f"--sequences --longest {longest}")
     if sequences and (as_torch or form not in (None, "json") or any(
-            one is not None for one in (*by, *types, dtype, min_time, max_time, parquet, peak, bandwidth))):
+            one is not None for one in (*by, *types, dtype, min_time, max_time, parquet, peak, bandwidth, *captured))):
         raise UsageError("--sequences can be combined only with --longest, --op, --module, --rank, --step, --phase, "
                          "--sort, --top and --json")
     if counters:
-        others = (op, module, dtype, min_time, max_time, parquet, peak, bandwidth, sort, *by, *types, *steps, *phases)
+        others = (op, module, dtype, min_time, max_time, parquet, peak, bandwidth, sort, *by, *types, *steps, *phases,
+                  *captured)
         if sequences or as_torch or form not in (None, "json") or any(one is not None for one in others):
             raise UsageError("--counters can be combined only with --rank, --top and --json")
         from distprof.merge.text.counters import counters_text
@@ -118,7 +123,7 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
         return
     if as_torch:
         ranks = tuple(dict.fromkeys(ranks))
-        others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:])
+        others = (op, module, dtype, min_time, max_time, form, parquet, *types, *steps, *phases, *ranks[1:], *captured)
         if any(one is not None for one in others) or set(by) - {"shape", "stack"}:
             raise UsageError("--torch can be combined only with --rank, --by shape, --by stack, --stack, --sort and "
                              "--top")
@@ -140,12 +145,14 @@ def ops(runs: tuple[Path, ...], *, by: tuple[str, ...], sort: str | None, top: i
                                 as_json=form == "json", strict=strict))
             return
         show(ops_text(*runs, selection=selection, by=by or ("op",), num_frames=stack or FRAMES, sort=sort or "self",
-                      top=top, form=form or "text", parquet=parquet, peak=peak, bandwidth=bandwidth, strict=strict))
+                      top=top, form=form or "text", parquet=parquet, peak=peak, bandwidth=bandwidth, captured=captured,
+                      strict=strict))
 
 
 def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num_frames: int = FRAMES,
              sort: str = "self", top: int | None = None, form: str = "text", parquet: Path | None = None,
-             peak: float | None = None, bandwidth: float | None = None, strict: bool = False) -> str:
+             peak: float | None = None, bandwidth: float | None = None, captured: Sequence[Path] = (),
+             strict: bool = False) -> str:
     """Returns what `distprof ops` prints about the operators of a run.
 
     Args:
@@ -159,10 +166,12 @@ def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num
         parquet: File to which the rows are also written.
         peak: Peak FLOP/s of each rank's device, instead of the published rate.
         bandwidth: Memory bandwidth of that device in bytes/s, instead of the published one.
+        captured: Traces in which CUDA graphs were captured.
         strict: Fails if data is missing.
 
     Raises:
-        DataError: The run cannot be read, has no timeline, or has no stacks although `by` has `stack`.
+        DataError: The run or a trace with captures cannot be read, or the run has no timeline, or no stacks although
+            `by` has `stack`.
         UsageError: There is no such column, type, rank, step or phase; a rate is not a positive number; or the Parquet
             file exists.
         OutputError: The Parquet file cannot be written.
@@ -184,7 +193,7 @@ def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num
     opened = run_of_merge(*runs)
     run, by_stack = open_run(*opened.paths), "stack" in by
     found = run_operators(run, (peak, bandwidth), merge=opened.merge, num_frames=num_frames if by_stack else 0,
-                          asked=Asked(selection=selection, keys=columns_of(by)))
+                          captured=captured, asked=Asked(selection=selection, keys=columns_of(by)))
     if by_stack and not any(one.has_stacks for one in found.shares):
         raise DataError(f"--by stack needs Python calls, and the timelines of {run.path} have none",
                         hint="torch.profiler records them with with_stack=True; distprof's passes do not")
@@ -199,7 +208,7 @@ def ops_text(*runs: Path, selection: Selection, by: Sequence[str] = ("op",), num
     if form == "csv":
         return as_csv(table.head(top) if top else table)
     shown = OperatorsShown(run=run, found=found, table=table, by=tuple(dict.fromkeys(by)), top=top, paths=runs,
-                           problems=problems)
+                           captured=captured, problems=problems)
     return render(shown, Page(), markdown=form == "markdown")
 
 

@@ -13,6 +13,7 @@ from distprof.merge.operators.counted_work import with_counts, with_limits
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.sums import AddedUp, added_up
+from distprof.merge.operators.timeline.captured_graphs import NO_REPLAYS, Replays
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, TYPES
 from distprof.merge.run.run_model import Rank
@@ -42,6 +43,7 @@ class RankOperators:
     bytes, if they follow from shapes. An operator that calls itself with the same tensors counts as one call."""
     by_shapes: ShapeCoverage | None
     """None if there are no shapes, or they were not requested."""
+    replays: Replays = NO_REPLAYS
 
 
 def as_texts(rows: pl.DataFrame) -> pl.DataFrame:
@@ -82,6 +84,7 @@ class RankShare:
     """Commands of its devices that are in no step, although there are steps: the timeline has no launch of them, or one
     outside of all steps. They are left out."""
     stepless_ns: int
+    replays: Replays = NO_REPLAYS
     problems: Sequence[TraceDamaged] = ()
     """What is lost of its timeline."""
 
@@ -114,7 +117,8 @@ class ShareMaker:
             rank=number, by_shapes=found.by_shapes, num_bad=num_bad, flops=0.0 if coverage is None else coverage.flops,
             calls=0.0 if coverage is None else coverage.calls,
             num_rows=len(rows), steps=steps, phases=phases, has_stacks=not rows["stack"].is_null().all(),
-            num_stepless=int(stepless["calls"].sum()), stepless_ns=int(stepless["self_device_ns"].sum()))
+            num_stepless=int(stepless["calls"].sum()), stepless_ns=int(stepless["self_device_ns"].sum()),
+            replays=found.replays)
         return share, rows if self.asked is None else self.asked.of(rows)
 
 

@@ -18,6 +18,7 @@ from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_share import Asked, Kept, RankShare, Rates, ShareMaker
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.sums import AddedUp, RunSums
+from distprof.merge.operators.timeline.captured_graphs import Replays
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines
@@ -75,13 +76,19 @@ class RunOperators:
         """Total time of these commands."""
         return sum(one.stepless_ns for one in self.shares)
 
+    @property
+    def replays(self) -> Replays:
+        """Launches of graphs."""
+        return Replays(launched=sum(one.replays.launched for one in self.shares),
+                       found=sum(one.replays.found for one in self.shares))
+
     def all(self, name: str) -> set[Any]:
         """Returns the values of `steps` or `phases` of all ranks."""
         return {value for one in self.shares for value in getattr(one, name)}
 
 
 def run_operators(run: Run, rates: Rates = (None, None), *,
-                  num_frames: int = 0, merge: Path | None = None,
+                  num_frames: int = 0, captured: Sequence[Path] = (), merge: Path | None = None,
                   steps: Loaded | None = None, asked: Asked | None = None,
                   beside: Beside | None = None, take: Callable[[Rank, Any], None] = lambda *_: None) -> RunOperators:
     """Reads the timelines of a run, or what a merge has of them.
@@ -90,16 +97,16 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
         run: The run as it was opened.
         rates: Peak FLOP/s and bytes/s of each rank's device, in place of the published ones.
         num_frames: Python functions in `stack`; 0 leaves it null.
+        captured: Traces in which graphs were captured, in addition to those of the run.
         merge: A merge of the run that is elsewhere.
         steps: Its `STEPS`, if they were already read.
         asked: What is needed of the rows: they are selected and summed rank by rank. None: all rows, which take
-            gigabytes
-            for a thousand ranks.
+            gigabytes for a thousand ranks.
         beside: What else is done with timelines that are read, where they are read: see `read_operators`.
         take: Called with what that returned.
 
     Raises:
-        DataError: No rank has a timeline.
+        DataError: No rank has a timeline, or a trace with captures cannot be read.
     """
     run = with_timelines(run)
     ops = None if run.kind == "traces" else read_table(run, OPS, _totals)
@@ -107,11 +114,12 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
     makers = [*_makers([rank for rank in run.ranks if rank.trace is not None], ops, steps, rates, asked)]
     problems: list[Problem] = [problem for table in (ops, steps) if table is not None for problem in table.problems]
     by_shapes, found = ops is None or ops.rows.is_empty(), _Gathering(asked)
-    if num_frames or not merged_operators(run, merge, makers, found.take, by_shapes=by_shapes):
+    if num_frames or captured or not merged_operators(run, merge, makers, found.take, by_shapes=by_shapes):
         from distprof.merge.operators.read_operators import read_operators  # takes a while
 
         found = _Gathering(asked)
-        for one in read_operators(makers, by_shapes=by_shapes, num_frames=num_frames, beside=beside, take=take):
+        for one in read_operators(makers, by_shapes=by_shapes, num_frames=num_frames, captured=captured,
+                                  beside=beside, take=take):
             if isinstance(one, Unreadable):
                 problems.append(one)
             else:
@@ -122,17 +130,18 @@ def run_operators(run: Run, rates: Rates = (None, None), *,
     problems += [problem for share in found.shares for problem in share.problems]
     coverage = _coverage(found.shares, ops)
     if coverage is not None and coverage.ratio is not None and coverage.ratio < LEAST_COVERED:
-        found = _by_shapes(makers, num_frames, asked) or found
+        found = _by_shapes(makers, num_frames, captured, asked) or found
     return RunOperators(shares=found.shares, sums=found.sums, parts=found.parts, problems=problems, coverage=coverage)
 
 
-def _by_shapes(makers: Sequence[ShareMaker], num_frames: int, asked: Asked | None) -> _Gathering | None:
+def _by_shapes(makers: Sequence[ShareMaker], num_frames: int, captured: Sequence[Path],
+               asked: Asked | None) -> _Gathering | None:
     """Returns the operators with FLOPs from the shapes in their timelines; None if shapes give no FLOPs."""
     from distprof.merge.operators.read_operators import read_operators
 
     found = _Gathering(asked)
     for one in read_operators([replace(maker, is_counted=False) for maker in makers], by_shapes=True,
-                              num_frames=num_frames):
+                              num_frames=num_frames, captured=captured):
         if not isinstance(one, Unreadable):
             found.take(*one)
     return found if any(one.by_shapes is not None and one.by_shapes.ratio for one in found.shares) else None

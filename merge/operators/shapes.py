@@ -110,7 +110,8 @@ def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passe
     flops[rows], num_bytes[rows] = _each(timeline, rows)
     inside = _inside(timeline, nesting, whole & (flops >= 0), alike)
     flops[inside.part | inside.elsewhere], num_bytes[inside.part | inside.elsewhere] = UNKNOWN, UNKNOWN
-    passes_on = _is_node(timeline) | (_holds(timeline, nesting, timeline.type == OPERATOR) & (inside.elsewhere | ~whole))
+    holds = _holds(timeline, nesting, timeline.type == OPERATOR)
+    passes_on = _is_node(timeline) | (holds & (inside.elsewhere | ~whole))
     return ShapeCosts(flops=flops, num_bytes=num_bytes, is_known=(flops >= 0) | inside.part, passes_on=passes_on)
 
 

@@ -53,6 +53,7 @@ class OperatorsShown:
     """Names of `BY`, each once."""
     top: int | None
     paths: Sequence[Path]
+    captured: Sequence[Path]
     problems: Sequence[Problem]
 
 
@@ -96,6 +97,14 @@ def _head(shown: OperatorsShown, page: Page) -> None:
         page.line("FLOPs and bytes are unknown: there is no count pass, and the trace has no shapes")
     elif covered.ratio is not None:
         page.line(f"FLOPs and bytes come from the count pass; timed calls cover {percent(covered.ratio)} of its FLOPs")
+    replays = shown.found.replays
+    if replays.found:
+        page.line(f"the capture of {replays.found} of {counted(replays.launched, 'replay of a graph')} is known: their "
+                  "kernels belong to the captured operators, which take no time on hosts")
+    elif shown.captured:
+        number = counted(replays.launched, "replay of a graph")
+        page.line(f"no capture fits the {number}: other kernels, or another order" if replays.launched else
+                  "no graph is replayed")
     if shown.found.num_bad:
         page.line(f"{counted(shown.found.num_bad, 'slice')} without usable times skipped")
     if shown.found.num_stepless:
@@ -168,6 +177,7 @@ def ops_data(run: Run, found: RunOperators, table: pl.DataFrame) -> dict[str, An
         "coverage": _coverage(found),
         "totals": {**totals, **{name: None if chosen[name].is_null().all() else int(chosen[name].sum())
                                 for name in ("flops", "bytes")}},
+        "graphs": {"replays": found.replays.launched, "with_capture": found.replays.found},
         "left_out": {"slices_without_duration": found.num_bad, "commands_in_no_step": found.num_stepless,
                      "in_no_step_ns": found.stepless_ns},
         "ops": table.select(pl.col("module_path").alias("module"), pl.col("class_name").alias("class"),

@@ -10,8 +10,8 @@ from support.jobs import ROOT, called
 PAGE = (ROOT / "docs" / "gpu-tools.md").read_text()
 COMMANDS = sorted(set(re.findall(r"`distprof ([^`]*)`", PAGE)))
 TRACE = ROOT / "tests" / "support" / "data" / "h100_streams.json.gz"
-REFUSED = {"critical-path": "no collectives with known times", "merge": "memory", "ops": "no counters of CUPTI"}
-"""What the trace of one GPU, without collectives, memory and counters, has no answer to."""
+REFUSED = {"critical-path": "no collectives with known times", "merge": "memory", "ops": "no (counters of CUPTI|capture of a graph)"}
+"""What the trace of one GPU, without collectives, memory, counters and captures, has no answer to."""
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def trace(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_table_answers(tmp_path, trace, command):
-    words = [trace if word in ("RUN", "A", "B") else word for word in command.split()]
+    words = [trace if word in ("RUN", "A", "B", "CAPTURE") else word for word in command.split()]
     more = ["--out", tmp_path / "merged"] if words[0] == "merge" else []
     done = called(*words, *more)
     if done.returncode:
-        assert words[0] in REFUSED and REFUSED[words[0]] in done.stderr, done.stderr
+        assert words[0] in REFUSED and re.search(REFUSED[words[0]], done.stderr), done.stderr
     else:
         assert done.stdout.strip()
 

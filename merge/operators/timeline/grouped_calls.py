@@ -17,6 +17,7 @@ from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
+from distprof.merge.operators.timeline.captured_graphs import Capture, Replays, with_captured
 from distprof.merge.operators.timeline.device_times import launchers
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -47,6 +48,7 @@ class GroupedCalls:
     """Texts that the numbers of some columns stand for."""
     by_shapes: ShapeCoverage | None
     """None if there are no shapes, or they were not requested."""
+    replays: Replays
 
     @property
     def num_rows(self) -> int:
@@ -54,20 +56,25 @@ class GroupedCalls:
 
 
 def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, *,
-                  num_frames: int = 0, changes: MemoryChanges | None = None, by_shapes: bool = False) -> GroupedCalls:
+                  num_frames: int = 0, changes: MemoryChanges | None = None, by_shapes: bool = False,
+                  captures: Sequence[Capture] = ()) -> GroupedCalls:
     """Sums the calls of a timeline.
 
     The arguments are those of `rank_operators`.
     """
-    held = timeline.type != PYTHON
     stacks, stack = _stacks(timeline, num_frames)
-    timeline = timeline.where(held) if num_frames else timeline
+    if num_frames:
+        held = timeline.type != PYTHON
+        timeline, stack = timeline.where(held), stack[held]
+    timeline, copied, replays = with_captured(timeline, captures)
+    if copied.any():
+        stack = spread(stack, ~copied)
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
     places, launcher = places_of(timeline, nesting), launchers(timeline, nesting)
     alike = _alike(timeline)
     passed_on = _passed_on(timeline, nesting, alike)
-    keys = _keys(timeline, places, launcher, windows) | {"stack": of_launcher(stack[held], launcher)}
-    times = _times(timeline, nesting, launcher, passed_on)
+    keys = _keys(timeline, places, launcher, windows) | {"stack": of_launcher(stack, launcher)}
+    times = _times(timeline, nesting, launcher, passed_on, copied)
     memory = _memory(timeline, nesting, changes, passed_on)
     costs = shape_costs(timeline, nesting, alike, passed_on) if by_shapes else None
     amounts = dict(zip(COSTS, _amounts(timeline, costs), strict=True))
@@ -84,7 +91,7 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
     return GroupedCalls(
         columns={**dict.fromkeys(MEMORY, unknown), **columns, "class_name": columns["module_path"]}, words=words,
         by_shapes=None if costs is None else costs.coverage(
-            timeline, ~passed_on, times["self_host_ns"], times["self_device_ns"]))
+            timeline, ~passed_on, times["self_host_ns"], times["self_device_ns"]), replays=replays)
 
 
 def _streams(timeline: RankTimeline) -> list[str]:
@@ -178,6 +185,13 @@ def slice_costs(timeline: RankTimeline, nesting: Nesting) -> ShapeCosts | None:
     return shape_costs(timeline, nesting, alike, _passed_on(timeline, nesting, alike))
 
 
+def spread(values: Integers, rows: Flags) -> Integers:
+    """Returns values of these rows; -1 for the others."""
+    found = np.full(len(rows), UNKNOWN)
+    found[rows] = values
+    return found
+
+
 def _alike(timeline: RankTimeline) -> Integers:
     """Returns numbers that are equal for slices with the same name and tensors."""
     numbers, found = dict[str, int](), np.full(len(timeline.texts) + 1, -1, np.int64)
@@ -202,32 +216,35 @@ def _passed_on(timeline: RankTimeline, nesting: Nesting, alike: Integers) -> Fla
     return found
 
 
-def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_on: Flags) -> dict[str, Integers]:
+def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_on: Flags,
+           copied: Flags) -> dict[str, Integers]:
     host = timeline.type < NUM_HOST
-    on_host = np.where(host, timeline.duration_ns, 0)
+    on_host = np.where(host & ~copied, timeline.duration_ns, 0)
     on_device = np.where(host, 0, timeline.duration_ns)
     launched, of_operators = (
         np.bincount(launcher[known], on_device[known], len(host)).astype(np.int64)
         for known in (launcher >= 0, _by_operator(timeline, launcher)))
-    return {"duration_ns": timeline.duration_ns, "host_ns": on_host,
+    device_ns = nesting.with_inner(launched) + on_device + _of_backward(timeline, launched, copied)
+    return {"duration_ns": np.where(copied, device_ns, timeline.duration_ns), "host_ns": on_host,
             "self_host_ns": nesting.lifted(nesting.without_inner(on_host), passed_on),
-            "device_ns": nesting.with_inner(launched) + on_device + _of_backward(timeline, launched),
+            "device_ns": device_ns,
             "self_device_ns": nesting.lifted(of_operators, passed_on) + on_device}
 
 
-def _of_backward(timeline: RankTimeline, launched: Integers) -> Integers:
+def _of_backward(timeline: RankTimeline, launched: Integers, copied: Flags) -> Integers:
     """Returns device time launched by autograd's threads during annotations of the thread that waits for them, as on
     GPUs.
 
     Args:
         timeline: The slices.
         launched: Device time that each slice launched itself.
+        copied: True for slices of captures, which are left out.
     """
-    found, host = np.zeros(len(launched), np.int64), timeline.type < NUM_HOST
+    found, host = np.zeros(len(launched), np.int64), (timeline.type < NUM_HOST) & ~copied
     engine = [number for number, name in enumerate(timeline.names) if name.startswith(AUTOGRAD)]
     threads = np.unique(timeline.thread[host & np.isin(timeline.name, engine)])
     of_engine = host & np.isin(timeline.thread, threads)
-    rows = np.flatnonzero((timeline.type == ANNOTATION) & ~of_engine)
+    rows = np.flatnonzero((timeline.type == ANNOTATION) & ~of_engine & ~copied)
     if not len(threads) or len(np.unique(timeline.thread[rows])) != 1:
         return found  # with several threads, it is unknown which one called backward
     work = np.flatnonzero(of_engine & (launched > 0))
