@@ -78,7 +78,7 @@ def _marker(start_ns: int, duration_ns: int, name: str, sequence: int | None,
     return Marker(start_ns, end_ns, "module" if is_module else "annotation", name)
 
 
-def _path(name: str, outer: str | None) -> str:
+def nested_path(name: str, outer: str | None) -> str:
     """Returns the path of the module that a slice of this name shows, inside another module or none."""
     if name.startswith(TORCH_MODULE):
         return "" if outer is None else ".".join(filter(None, (outer, name.removeprefix(TORCH_MODULE))))
@@ -109,7 +109,7 @@ def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
         while stack and stack[-1][0] <= start:
             stack.pop()
         if sequence < 0:
-            stack.append((end, _path(name, stack[-1][1] if stack else None)))
+            stack.append((end, nested_path(name, stack[-1][1] if stack else None)))
         elif stack:
             found.setdefault(sequence, stack[-1][1])
     return found
@@ -173,7 +173,7 @@ def _activity(one: Marker, stack: list[tuple[int, Activity]]) -> Activity:
         return Activity(one.kind, one.name)
     kinds: set[Any] = {activity.kind for activity in inside}
     around = [activity.where for activity in inside if activity.kind in CALLS and activity.where is not None]
-    path = _path(one.name or "", around[-1] if around else None)
+    path = nested_path(one.name or "", around[-1] if around else None)
     return Activity("recompute" if "backward" in kinds else EVALUATION if EVALUATION in kinds else "forward", path)
 
 

@@ -59,7 +59,7 @@ class OperatorTable:
 
     def begin(self, events: RankEvents) -> None:
         self._plan, self._changes, self._counts = events.plan, ChangesRead(), events.counts
-        self._parts = TimelineParts(events.scanner, Wanted(texts=WANTED))
+        self._parts = TimelineParts(events.scanner, Wanted(modules=True, texts=WANTED))
 
     def add(self, events: DecidedEvents) -> None:
         """Adds everything that the trace has, kept or not."""

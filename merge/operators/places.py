@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from distprof.arrays import Integers
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
-from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP
+from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP, TORCH_MODULE, nested_path
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
 from distprof.merge.scan.scanned_columns import NONE
@@ -45,7 +46,7 @@ def places_of(timeline: RankTimeline, nesting: Nesting) -> Places:
             outer = np.where(parents >= 0, phase[parents], _NOTHING)
             inside = np.where(parents >= 0, module[parents], -1)
             phase[rows] = _phase(marks.kind[rows], outer)
-            module[rows] = marks.module(rows, inside, made)
+            module[rows] = marks.module(rows, inside, phase[rows], made)
         if turn == 0:
             made = _made(timeline, phase, module, marks.kind)
     return Places(phase=phase, module=module, paths=marks.paths, classes=marks.classes)
@@ -65,31 +66,60 @@ class _Marks:
         self.paths: list[str] = []
         self.classes: list[str] = []
         self._numbers: dict[str, int] = {}
-        kinds = np.array([_kind(name) for name in timeline.names] or [_FOLLOWS], np.int64)
+        self._of_torch: dict[int, int] = {}
+        """Modules of forward by the names that torch.profiler gives them, as numbers."""
+        scopes = [MODULE.fullmatch(name) for name in timeline.names]
+        is_torch = [name.startswith(TORCH_MODULE) and not any(scopes) for name in timeline.names]
+        self._is_torch = np.array(is_torch or [False], bool)
+        kinds = np.array([_MODULE if of_torch else _kind(name) for name, of_torch in
+                          zip(timeline.names, is_torch, strict=True)] or [_FOLLOWS], np.int64)
         self.kind = kinds[timeline.name] if len(timeline.name) else np.empty(0, np.int64)
         allowed = (timeline.type == ANNOTATION) | ((timeline.type == OPERATOR) & (self.kind == _BACKWARD))
         self.kind[~allowed] = _FOLLOWS
-        scopes = [MODULE.fullmatch(name) for name in timeline.names]
-        modules = [-1 if scope is None else self._number(scope[1], name) for scope, name in
-                   zip(scopes, timeline.names, strict=True)]
+        modules = [-1 if scope is None else self._number(scope[1], name[name.rindex("[") + 1:-1])
+                   for scope, name in zip(scopes, timeline.names, strict=True)]
         self._of_name = np.array(modules or [-1], np.int64)
-        self._root = self._number("", "model [Module]") if "model" in self._numbers else -1
+        self._root = self._number("", "Module") if "model" in self._numbers else -1
         if self._root >= 0:
             self.classes[self._root] = self.classes[self._numbers["model"]]
         self._timeline = timeline
 
-    def _number(self, path: str, name: str) -> int:
+    def _number(self, path: str, class_name: str) -> int:
         number = self._numbers.setdefault(path, len(self.paths))
         if number == len(self.paths):
             self.paths.append(path)
-            self.classes.append(name[name.rindex("[") + 1:-1])
+            self.classes.append(class_name)
         return number
 
-    def module(self, rows: Integers, inside: Integers, made: Callable[[Integers], Any] | None) -> Integers:
+    def _nested(self, name: Integers, inside: Integers, phase: Integers) -> Integers:
+        """Returns the modules that torch.profiler names `Class_N`, a name for each module, which lie in `inside`.
+
+        In backward they are recomputed, inside of functions of any module: then they have the paths of forward.
+        """
+        kinds, place = np.unique(np.stack([name, inside, phase]), axis=1, return_inverse=True)
+        found = []
+        for one, outer, part in kinds.T.tolist():
+            word = self._timeline.names[one]
+            if part == _RECOMPUTE and one in self._of_torch:
+                found.append(self._of_torch[one])
+                continue
+            path = nested_path(word, self.paths[outer] if outer >= 0 else None)
+            found.append(self._number(path, re.sub(r"_\d+$", "", word.removeprefix(TORCH_MODULE))))
+            if part != _RECOMPUTE:
+                self._of_torch.setdefault(one, found[-1])
+        return np.array(found, np.int64)[place]
+
+    def module(self, rows: Integers, inside: Integers, phase: Integers,
+               made: Callable[[Integers], Any] | None) -> Integers:
         """Returns the modules of these rows, which lie in `inside`; `made` finds those of autograd functions."""
         named = self._of_name[self._timeline.name[rows]]
         if self._root >= 0:  # a submodule may be called model as well
             named = np.where((named == self._numbers["model"]) & (inside < 0), self._root, named)
+        of_torch = self._is_torch[self._timeline.name[rows]] & (self.kind[rows] == _MODULE)
+        if of_torch.any():
+            named = named.copy()
+            named[of_torch] = self._nested(self._timeline.name[rows[of_torch]], inside[of_torch],
+                                           phase[of_torch])
         found = np.where(self.kind[rows] == _MODULE, named, inside)
         if made is None:
             return found

@@ -108,7 +108,7 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
 def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
           captured: Sequence[Path], beside: Callable[[RankTimeline], Any] | None) -> (
         tuple[tuple[RankShare, Kept] | Unreadable, Any]):
-    memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, texts=WANTED if by_shapes else ())
+    memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, modules=True, texts=WANTED if by_shapes else ())
     try:
         timeline = read_timeline(rank, memory, wanted)
     except DataError as error:

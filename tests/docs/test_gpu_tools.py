@@ -10,7 +10,8 @@ from support.jobs import ROOT, called
 PAGE = (ROOT / "docs" / "gpu-tools.md").read_text()
 COMMANDS = sorted(set(re.findall(r"`distprof ([^`]*)`", PAGE)))
 TRACE = ROOT / "tests" / "support" / "data" / "h100_streams.json.gz"
-REFUSED = {"critical-path": "no collectives with known times", "merge": "memory", "ops": "no (counters of CUPTI|capture of a graph)"}
+REFUSED = {"critical-path": "no collectives with known times", "merge": "memory",
+           "ops": "no (counters of CUPTI|capture of a graph)"}
 """What the trace of one GPU, without collectives, memory, counters and captures, has no answer to."""
 
 

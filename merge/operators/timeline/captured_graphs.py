@@ -35,6 +35,7 @@ from distprof.merge.operators.timeline.rank_timeline import (
     RankTimeline,
     Wanted,
     read_timeline,
+    with_modules,
 )
 from distprof.merge.run.run_model import Rank
 from distprof.merge.scan.scanned_columns import NONE
@@ -84,7 +85,8 @@ def read_captures(path: Path) -> Sequence[Capture]:
         DataError: It is not a trace.
     """
     rank = Rank(number=0, folder=path.parent, trace=TraceFile(path=path))
-    return captures_in(read_timeline(rank, wanted=Wanted(texts=(*WANTED, KERNEL_NAME))))
+    wanted = Wanted(modules=True, texts=(*WANTED, KERNEL_NAME))
+    return captures_in(with_modules(read_timeline(rank, wanted=wanted)))
 
 
 def captures_in(timeline: RankTimeline) -> list[Capture]:

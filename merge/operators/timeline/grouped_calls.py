@@ -27,9 +27,9 @@ from distprof.merge.operators.timeline.rank_timeline import (
     MEMSET,
     NUM_HOST,
     OPERATOR,
-    PYTHON,
     TYPES,
     RankTimeline,
+    with_modules,
 )
 from distprof.merge.scan.scanned_columns import thread_of
 
@@ -63,9 +63,8 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
     The arguments are those of `rank_operators`.
     """
     stacks, stack = _stacks(timeline, num_frames)
-    if num_frames:
-        held = timeline.type != PYTHON
-        timeline, stack = timeline.where(held), stack[held]
+    before, timeline = timeline, with_modules(timeline)
+    stack = stack[np.isin(before.place, timeline.place)]
     timeline, copied, replays = with_captured(timeline, captures)
     if copied.any():
         stack = spread(stack, ~copied)

@@ -10,6 +10,7 @@ import numpy as np
 
 from distprof.arrays import Flags, Integers
 from distprof.contract.problems import TraceDamaged
+from distprof.merge.activity.markers import TORCH_MODULE
 from distprof.merge.match.backend_names import RUNTIME_CATEGORIES
 from distprof.merge.operators.timeline.nesting import in_order
 from distprof.merge.run.run_model import Rank
@@ -101,6 +102,8 @@ class Wanted:
 
     python: bool = False
     """Whether Python calls are slices."""
+    modules: bool = False
+    """Whether Python calls that are calls of modules are slices: see `with_modules`."""
     integers: Sequence[str] = ()
     """Keys of `args` with integers; `texts` has those with texts."""
     texts: Sequence[str] = ()
@@ -109,6 +112,14 @@ class Wanted:
 NOTHING = Wanted()
 STRIDES, VALUES = "Input Strides", "Concrete Inputs"
 """Keys of what else is known about inputs, also as JSON. The values are those of inputs that are not tensors."""
+
+
+def with_modules(timeline: RankTimeline) -> RankTimeline:
+    """Returns the timeline without Python calls, except those of modules (`TORCH_MODULE`), which become annotations."""
+    is_module = np.array([name.startswith(TORCH_MODULE) for name in timeline.names] or [False], bool)
+    kept = (timeline.type != PYTHON) | is_module[timeline.name]
+    found = timeline if kept.all() else timeline.where(kept)
+    return replace(found, type=np.where(found.type == PYTHON, ANNOTATION, found.type))
 
 
 class AlsoRead(Protocol):
@@ -158,7 +169,9 @@ class TimelineParts:
         self._scanner, self._more = scanner, (*wanted.integers, *wanted.texts)
         self._integers = dict(zip((*INTEGERS, *wanted.integers), (*INTEGERS.values(), *wanted.integers), strict=True))
         self._texts = dict(zip((*TEXTS, *wanted.texts), (*TEXTS.values(), *wanted.texts), strict=True))
-        self._kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python else {})
+        self._wanted = wanted
+        self._kinds = CATEGORIES | ({CALLS: PYTHON} if wanted.python or wanted.modules else {})
+        self._is_module = np.zeros(0, bool)
         self._parts = [[np.empty(0, np.int64)] * (5 + len(self._integers) + len(self._texts))]
         self._num_bad = 0
         self.num_overlong = 0
@@ -167,6 +180,12 @@ class TimelineParts:
     def take(self) -> None:
         """Adds the slices of the last scan."""
         part, bad = _wanted(self._scanner, self._kinds, [*self._integers.values()], [*self._texts.values()])
+        if not self._wanted.python and (python := part[1] == PYTHON).any():
+            self._is_module = np.append(self._is_module, [
+                text.startswith(TORCH_MODULE.encode())
+                for text in self._scanner.names.texts(len(self._is_module))]).astype(bool)
+            held = ~python | np.append(self._is_module, False)[part[0]]
+            part = [column[held] for column in part]
         self._parts.append(part)
         self._num_bad += bad
 
