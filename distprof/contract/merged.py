@@ -180,6 +180,7 @@ MERGED_OPERATORS = Table(
         int64("freed_bytes", "The same, including nested calls.", nullable=True),
         int64("flops", "FLOPs from the shapes in the trace. Null if the shapes do not determine them, and in runs "
                        "with a count pass, which has the FLOPs in `ops.parquet` of each rank.", nullable=True),
+        int64("causal_flops", "The same without the (query, key) pairs that a causal mask hides.", nullable=True),
         int64("bytes", "Bytes read and written, from the same source.", nullable=True),
     ),
 )

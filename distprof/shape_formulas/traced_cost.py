@@ -43,6 +43,7 @@ _RESULTS: dict[str, Results] = {
     "aten::cudnn_convolution_add_relu": convolved(0, 1, 5, 6, 7),
 }
 """Operators whose formulas need the results -> function that returns these."""
+_MASKS = ("is_causal", "window_size_left", "window_size_right")
 _LENGTHS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
 """Arguments with the bounds of packed sequences, whose values are not in traces."""
 _FACTORS = (("mat1", "mat2"), ("batch1", "batch2"), ("self", "mat2"))
@@ -57,6 +58,8 @@ class TracedCost(NamedTuple):
 
     flops: int | None
     """None also for unknown operators."""
+    causal_flops: int | None
+    """Without (query, key) pairs that a causal mask or a window hides."""
     num_bytes: int | None
 
 
@@ -83,12 +86,12 @@ def traced_cost(op: str, dims: object, types: object, strides: object, values: o
     """
     flops = 0 if has_no_flops(op) else None
     if op not in FORMULAS and not bytes_known(op):
-        return TracedCost(flops, None)
+        return TracedCost(flops, flops, None)
     try:
         inputs = inputs_of(dims, types, strides, values)
     except _CANNOT:
-        return TracedCost(flops, None)
-    return TracedCost(_flops(op, inputs), _bytes(op, inputs) if bytes_known(op) else None)
+        return TracedCost(flops, flops, None)
+    return TracedCost(*_flops(op, inputs), _bytes(op, inputs) if bytes_known(op) else None)
 
 
 def _bytes(op: str, inputs: Sequence[Any]) -> int | None:
@@ -99,18 +102,30 @@ def _bytes(op: str, inputs: Sequence[Any]) -> int | None:
     return found if 0 <= found < MOST else None
 
 
-def _flops(op: str, inputs: Sequence[Any]) -> int | None:
+def _flops(op: str, inputs: Sequence[Any]) -> tuple[int | None, int | None]:
     if op not in FORMULAS:
-        return 0 if has_no_flops(op) else None
+        return (0, 0) if has_no_flops(op) else (None, None)
     try:
         arguments = dict(zip(ARGUMENTS[op], inputs, strict=False))
         _check(op, arguments)
         results = _RESULTS[op](inputs) if op in _RESULTS else None
-        macs = Macs.of(FORMULAS[op](OperatorCall({"is_causal": False} | arguments, results)))
-        found = 2 * macs.times(*real_share(op, arguments)).full
+        masks_known = _masks_known(op, arguments)
+        unmasked = {} if masks_known else dict.fromkeys(_MASKS)
+        macs = Macs.of(FORMULAS[op](OperatorCall(arguments | unmasked, results)))
+        macs = macs.times(*real_share(op, arguments))
     except _CANNOT:
-        return None
-    return found if 0 <= found < MOST else None
+        return None, None
+    if not 0 <= 2 * macs.full < MOST:
+        return None, None
+    return 2 * macs.full, 2 * macs.causal if masks_known else None
+
+
+def _masks_known(op: str, arguments: dict[str, Any]) -> bool:
+    """Returns False for attention of which the trace does not show whether it is causal, and with which window."""
+    if _MASKS[0] not in ARGUMENTS[op]:
+        return op != "aten::_efficient_attention_forward"  # it has a number for the kind of its mask
+    is_causal, *window = (arguments.get(name) for name in _MASKS)
+    return type(is_causal) is bool and all(size is None or type(size) is int for size in window)
 
 
 def _check(op: str, arguments: dict[str, Any]) -> None:

@@ -60,6 +60,8 @@ def is_fused(op: str) -> bool:
 
 _QUERY = ("query", "key", "value")
 _GRADIENT = ("grad_out", *_QUERY)
+_PACKED = ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal")
+_WINDOW = ("window_size_left", "window_size_right")
 _CONVOLVED = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 _RNN = ("input", "weight", "weight_stride0")
 _CUDNN_RNN = ("mode", "hidden_size", "proj_size", "num_layers", "batch_first", "dropout", "train", "bidirectional",
@@ -87,17 +89,28 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "aten::miopen_convolution_transpose": ("self", "weight"),
     "aten::convolution_backward": ("grad_output", "input", "weight", "bias_sizes", *_CONVOLVED, "output_mask"),
     "aten::convolution_backward_overrideable": ("grad_output", "input", "weight", *_CONVOLVED, "output_mask"),
-    **{f"aten::_scaled_dot_product_{name}": _QUERY for name in (
-        "flash_attention", "efficient_attention", "cudnn_attention", "fused_attention_overrideable",
-        "flash_attention_for_cpu")},
-    **{f"aten::_scaled_dot_product_{name}_backward": _GRADIENT for name in (
-        "flash_attention", "cudnn_attention", "fused_attention_overrideable", "flash_attention_for_cpu")},
-    "aten::_scaled_dot_product_efficient_attention_backward": ("grad_out_", *_QUERY),
-    "aten::_flash_attention_forward": (*_QUERY, "cum_seq_q", "cum_seq_k"),
-    "aten::_flash_attention_backward": (*_GRADIENT, "out", "logsumexp", "cum_seq_q", "cum_seq_k"),
+    **{f"aten::_scaled_dot_product_{name}": (*_QUERY, "dropout_p", "is_causal") for name in (
+        "flash_attention", "flash_attention_for_cpu")},
+    **{f"aten::_scaled_dot_product_{name}": (*_QUERY, "attn_bias", "compute_log_sumexp", "dropout_p", "is_causal")
+       for name in ("efficient_attention", "cudnn_attention")},
+    "aten::_scaled_dot_product_fused_attention_overrideable": (*_QUERY, "attn_bias", "dropout_p", "is_causal"),
+    "aten::_scaled_dot_product_flash_attention_backward": (*_GRADIENT, "out", "logsumexp", *_PACKED),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (
+        *_GRADIENT, "out", "logsumexp", "dropout_p", "is_causal"),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (
+        *_GRADIENT, "out", "logsumexp", "philox_seed", "philox_offset", "attn_bias", *_PACKED),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": (
+        *_GRADIENT, "attn_bias", "grad_input_mask", "out", "logsumexp", *_PACKED),
+    "aten::_scaled_dot_product_efficient_attention_backward": (
+        "grad_out_", *_QUERY, "attn_bias", "out", "logsumexp", "philox_seed", "philox_offset", "dropout_p",
+        "grad_input_mask", "is_causal"),
+    "aten::_flash_attention_forward": (*_QUERY, *_PACKED, "return_debug_mask", "scale", *_WINDOW),
+    "aten::_flash_attention_backward": (*_GRADIENT, "out", "logsumexp", *_PACKED, "rng_state", "unused", "scale",
+                                        *_WINDOW),
     "aten::_efficient_attention_forward": (*_QUERY, "bias", "cu_seqlens_q", "cu_seqlens_k"),
-    "flash_attn::_flash_attn_forward": _QUERY,
-    "flash_attn::_flash_attn_backward": _GRADIENT,
+    "flash_attn::_flash_attn_forward": (*_QUERY, "dropout_p", "scale", "is_causal", *_WINDOW),
+    "flash_attn::_flash_attn_backward": (*_GRADIENT, "out", "logsumexp", "dq", "dk", "dv", "dropout_p", "scale",
+                                         "is_causal", *_WINDOW),
     "aten::mkldnn_rnn_layer": ("input", "weight0", "weight1", "weight2", "weight3", "hx_", "cx_", "reverse",
                                "batch_sizes"),
     "aten::mkldnn_rnn_layer_backward": (

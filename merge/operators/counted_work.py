@@ -10,6 +10,7 @@ from functools import lru_cache
 import polars as pl
 
 from distprof.merge.operators.shapes import tensors_of
+from distprof.merge.operators.timeline.grouped_calls import COSTS
 from distprof.merge.operators.timeline.rank_timeline import COPIES, OPERATOR, TYPES
 from distprof.merge.run.run_model import Rank
 from distprof.peaks.published import Peak, peak
@@ -34,7 +35,7 @@ class Coverage:
 
 
 def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, Coverage | None]:
-    """Sets `flops` and `bytes` of the operators of a run.
+    """Sets `COSTS` of the operators of a run.
 
     A row gets the values of the count pass if it has as many calls per step as were counted for the same module,
     operator, shapes and phase; otherwise they stay null.
@@ -49,12 +50,13 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
     """
     if ops.is_empty() or rows.is_empty():
         return rows, None
-    rows, moved = rows.drop("flops", "bytes"), rows.select("flops", "bytes")
+    rows, moved = rows.drop(COSTS), rows.select(COSTS)
     keyed = rows.with_columns(
         pl.col("op", "module_path").cast(pl.String), tensors=_tensors(rows["shapes"]),
         phase=pl.col("phase").cast(pl.String).replace({None: "forward", "data": "forward"}))
     per_call = ops.with_columns(tensors=_tensors(ops["shapes"])).group_by(_KEYS).agg(
         counted_calls=pl.col("calls").sum(), counted_flops=pl.col("flops").sum(),
+        counted_causal_flops=(pl.col("flops") - 2 * (pl.col("macs") - pl.col("causal_macs"))).sum(),
         counted_bytes=pl.col("io_bytes").sum())
     timed = keyed.filter(pl.col("type") == TYPES[OPERATOR], pl.col("step").is_not_null()).group_by(_KEYS).agg(
         timed_calls=pl.col("calls").sum()).join(steps, on="rank")
@@ -66,11 +68,9 @@ def with_counts(rows: pl.DataFrame, ops: pl.DataFrame, steps: pl.DataFrame) -> t
     is_copy = pl.col("type").cast(pl.String).is_in(COPIES)
     return found.with_columns(
         *rows.select("op", "module_path", "phase"),
-        flops=pl.when(is_timed).then((pl.col("counted_flops") * share).round()).when(is_copy).then(
-            moved["flops"]).cast(pl.Int64),
-        bytes=pl.when(is_timed).then((pl.col("counted_bytes") * share).round()).when(is_copy).then(
-            moved["bytes"]).cast(pl.Int64),
-    ).select(*rows.columns, "flops", "bytes"), Coverage(
+        **{name: pl.when(is_timed).then((pl.col(f"counted_{name}") * share).round()).when(is_copy).then(
+            moved[name]).cast(pl.Int64) for name in COSTS},
+    ).select(*rows.columns, *COSTS), Coverage(
         flops=float(agree["counted_flops"].sum()), counted_flops=float(per_call["counted_flops"].sum()),
         calls=float(agree["counted_calls"].sum()), counted_calls=float(per_call["counted_calls"].sum()))
 
@@ -95,7 +95,7 @@ def with_limits(rows: pl.DataFrame, ranks: Sequence[Rank], given: tuple[float | 
     """Adds `compute_ns` and `memory_ns`, null if FLOPs, bytes or the rates of the device for that dtype are unknown.
 
     Args:
-        rows: Rows of `run_operators`, with `flops` and `bytes`.
+        rows: Rows of `run_operators`, with `causal_flops` and `bytes`.
         ranks: The ranks of the run, with their devices.
         given: Peak FLOP/s and bytes/s in place of the published ones.
     """
@@ -106,7 +106,7 @@ def with_limits(rows: pl.DataFrame, ranks: Sequence[Rank], given: tuple[float | 
         peak=pl.Series([None if one is None else one[0] for one in found], dtype=pl.Float64),
         bandwidth=pl.Series([None if one is None else one[1] for one in found], dtype=pl.Float64))
     return rows.join(rates, on=["rank", "dtypes"], how="left", nulls_equal=True, maintain_order="left").with_columns(
-        compute_ns=pl.when(~is_copy).then(pl.col("flops") / pl.col("peak") * 1e9),
+        compute_ns=pl.when(~is_copy).then(pl.col("causal_flops") / pl.col("peak") * 1e9),
         memory_ns=pl.when(~is_copy).then(pl.col("bytes") / pl.col("bandwidth") * 1e9),
     ).drop("peak", "bandwidth")
 

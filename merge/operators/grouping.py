@@ -77,13 +77,13 @@ def _significance(sums: RunSums, ranks: pl.Series, busy: str) -> pl.DataFrame:
 
 
 NUMBERS = ("calls", "self_host_ns", "host_ns", "self_device_ns", "device_ns", "mean_ns", "min_ns", "max_ns", "std_ns",
-           "share", "cumulative_share", "flops", "bytes", "flops_per_second", "bytes_per_second", "flops_per_byte",
-           "roofline_ratio", *MEMORY, "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
+           "share", "cumulative_share", "flops", "causal_flops", "bytes", "flops_per_second", "bytes_per_second",
+           "flops_per_byte", "roofline_ratio", *MEMORY, "num_ranks", "slowest_rank", "slowest_ratio", "slowest_p_value")
 """Columns of numbers. `mean_ns`, `min_ns`, `max_ns`, `std_ns`: durations of calls. `share`: of the self time of
 everything selected, on devices if anything ran on one. Rates: over the time of the counted calls, including what lies
-inside them, since that does the work. `roofline_ratio`: least time for them at the peak rates of the devices / that
-time. `slowest_ratio`: self time of `slowest_rank` / that of the median rank; `slowest_p_value`: probability that the
-sum of any compared row is as large if ranks are equal."""
+inside them, since that does the work. `causal_flops`: without what causal masks hide; `roofline_ratio`: least time for
+these and the bytes at the peak rates of the devices / that time. `slowest_ratio`: self time of `slowest_rank` / that of
+the median rank; `slowest_p_value`: probability that the sum of any compared row is as large if ranks are equal."""
 TORCH_SORTS = {
     "cpu_time": "mean_host_ns", "cpu_time_total": "host_ns", "self_cpu_time_total": "self_host_ns",
     "cuda_time": "mean_device_ns", "cuda_time_total": "device_ns", "self_cuda_time_total": "self_device_ns",

@@ -30,7 +30,7 @@ SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "square
           "min_ns": pl.Int64(), "max_ns": pl.Int64(), **dict.fromkeys((*MEMORY, *COSTS), pl.Int64())}
 Rates = tuple[float | None, float | None]
 Kept = pl.DataFrame | AddedUp
-"""`rank_operators` with `flops`, `bytes`, `compute_ns` and `memory_ns`, or the requested sums of them."""
+"""`rank_operators` with `COSTS`, `compute_ns` and `memory_ns`, or the requested sums of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

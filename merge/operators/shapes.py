@@ -64,6 +64,8 @@ class ShapeCosts:
 
     flops: Integers
     """`UNKNOWN` if they are unknown, or part of those of a call around it."""
+    causal_flops: Integers
+    """The same without what causal masks hide."""
     num_bytes: Integers
     """Bytes; `UNKNOWN` likewise."""
     is_known: Flags
@@ -100,19 +102,22 @@ def shape_costs(timeline: RankTimeline, nesting: Nesting, alike: Integers, passe
     if not (timeline.shapes >= 0).any():
         return None
     size = len(timeline.name)
-    flops, num_bytes = np.full(size, UNKNOWN, np.int64), np.full(size, UNKNOWN, np.int64)
+    flops, causal_flops, num_bytes = (np.full(size, UNKNOWN, np.int64) for _ in range(3))
     operators = (timeline.type == OPERATOR) & ~passed_on
     # on some devices a kernel does the work of such an operator, which then calls none that works
     splits = _of_names(timeline, is_split) & _holds(timeline, nesting, _of_names(timeline, _works))
     whole = operators & ~splits & _of_names(timeline, lambda name: is_whole(name) or bytes_known(name))
-    flops[operators & _of_names(timeline, has_no_flops)] = 0
+    nothing = operators & _of_names(timeline, has_no_flops)
+    flops[nothing] = causal_flops[nothing] = 0
     rows = np.flatnonzero(operators & ~splits & _of_names(timeline, lambda name: name in FORMULAS or bytes_known(name)))
-    flops[rows], num_bytes[rows] = _each(timeline, rows)
+    flops[rows], causal_flops[rows], num_bytes[rows] = _each(timeline, rows)
     inside = _inside(timeline, nesting, whole & (flops >= 0), alike)
-    flops[inside.part | inside.elsewhere], num_bytes[inside.part | inside.elsewhere] = UNKNOWN, UNKNOWN
+    for amount in (flops, causal_flops, num_bytes):
+        amount[inside.part | inside.elsewhere] = UNKNOWN
     holds = _holds(timeline, nesting, timeline.type == OPERATOR)
     passes_on = _is_node(timeline) | (holds & (inside.elsewhere | ~whole))
-    return ShapeCosts(flops=flops, num_bytes=num_bytes, is_known=(flops >= 0) | inside.part, passes_on=passes_on)
+    return ShapeCosts(flops=flops, causal_flops=causal_flops, num_bytes=num_bytes,
+                      is_known=(flops >= 0) | inside.part, passes_on=passes_on)
 
 
 def _is_node(timeline: RankTimeline) -> Flags:
@@ -163,12 +168,14 @@ def _holds(timeline: RankTimeline, nesting: Nesting, inner: Flags) -> Flags:
 
 
 def _each(timeline: RankTimeline, rows: Integers) -> tuple[Integers, ...]:
-    """Returns FLOPs and bytes of each of the rows, computed once for each kind of call."""
+    """Returns the amounts of `TracedCost` for each of the rows, computed once for each kind of call."""
     kinds, number = _kinds(timeline, rows)
     texts = [*timeline.texts, None]  # index -1 is the last one
     costs = [_cost(timeline.names[name], *(texts[text] for text in of_call)) for name, *of_call in kinds]
+    if not costs:
+        return (np.empty(0, np.int64),) * len(TracedCost._fields)
     return tuple(np.array([UNKNOWN if one is None else one for one in column], np.int64)[number]
-                 for column in zip(*costs, strict=True)) if costs else (np.empty(0, np.int64),) * 2
+                 for column in zip(*costs, strict=True))
 
 
 def _kinds(timeline: RankTimeline, rows: Integers) -> tuple[list[list[int]], Integers]:

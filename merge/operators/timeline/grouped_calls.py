@@ -33,7 +33,7 @@ from distprof.merge.operators.timeline.rank_timeline import (
 )
 from distprof.merge.scan.scanned_columns import thread_of
 
-COSTS = ("flops", "bytes")
+COSTS = ("flops", "causal_flops", "bytes")
 MEMORY = ("self_allocated_bytes", "allocated_bytes", "self_freed_bytes", "freed_bytes")
 """Bytes of memory, if the timeline has them."""
 
@@ -102,15 +102,16 @@ def _streams(timeline: RankTimeline) -> list[str]:
             for device, stream in names]
 
 
-def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> tuple[Integers | None, Integers | None]:
-    """Returns FLOPs and bytes per slice, from its shapes or, for copies and fills, from the bytes moved, or None."""
+def _amounts(timeline: RankTimeline, costs: ShapeCosts | None) -> Sequence[Integers | None]:
+    """Returns `COSTS` per slice, from its shapes or, for copies and fills, from the bytes moved, or None."""
     moved = np.flatnonzero(np.isin(timeline.type, (MEMCPY, MEMSET)) & (timeline.copied >= 0))
     if costs is None and not len(moved):
-        return None, None
+        return (None,) * len(COSTS)
     unknown = np.full(len(timeline.type), UNKNOWN)
-    flops, num_bytes = (unknown.copy(), unknown) if costs is None else (costs.flops.copy(), costs.num_bytes.copy())
-    flops[moved], num_bytes[moved] = 0, timeline.copied[moved]
-    return flops, num_bytes
+    flops, causal_flops, num_bytes = (unknown.copy() for _ in COSTS) if costs is None else (
+        values.copy() for values in (costs.flops, costs.causal_flops, costs.num_bytes))
+    flops[moved], causal_flops[moved], num_bytes[moved] = 0, 0, timeline.copied[moved]
+    return flops, causal_flops, num_bytes
 
 
 def _stacks(timeline: RankTimeline, num_frames: int) -> tuple[Sequence[str | None], Integers]:

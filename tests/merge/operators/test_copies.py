@@ -47,8 +47,8 @@ def test_bytes_and_rates_are_those_of_the_profiler(tmp_path):
 
 
 def test_a_copy_has_no_least_time_at_the_memory_s_rate():
-    rows = pl.DataFrame({"rank": [0, 0], "dtypes": [None, None], "type": ["memcpy", "operator"], "flops": [0, 10],
-                         "bytes": [1000, 1000]}, schema_overrides={"dtypes": pl.String})
+    rows = pl.DataFrame({"rank": [0, 0], "dtypes": [None, None], "type": ["memcpy", "operator"],
+                         "causal_flops": [0, 10], "bytes": [1000, 1000]}, schema_overrides={"dtypes": pl.String})
     rank = SimpleNamespace(number=0, device_name=None, recorded=None)
     found = with_limits(rows, [rank], (1e12, 1e9))
     assert found["memory_ns"].to_list() == [None, 1000.0] and found["compute_ns"].to_list() == [None, 0.01]

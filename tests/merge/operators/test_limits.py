@@ -24,7 +24,8 @@ A100 = "NVIDIA A100-SXM4-80GB"
 def test_rates_are_those_of_the_type_or_unknown(device, dtypes, tf32, tflops):
     recorded = tf32 and SimpleNamespace(tf32=dict(zip(("matmul", "convolution"), tf32, strict=True)))
     rank = Rank(number=3, folder=Path(), device_name=device, recorded=recorded)
-    rows = pl.DataFrame({"rank": [3], "type": "operator", "dtypes": [dtypes], "flops": [10**12], "bytes": [10**9]},
+    rows = pl.DataFrame({"rank": [3], "type": "operator", "dtypes": [dtypes], "causal_flops": [10**12],
+                         "bytes": [10**9]},
                         schema_overrides={"dtypes": pl.String})
     found = with_limits(rows, [rank], (None, None)).row(0, named=True)
     assert found["compute_ns"] == (None if tflops is None else pytest.approx(1e9 / tflops))

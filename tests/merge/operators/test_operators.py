@@ -56,9 +56,11 @@ def test_rates_are_over_the_time_in_which_the_work_is_done():
     """aten::convolution has FLOPs, and does its work in an operator that was not counted."""
     row = dict.fromkeys(SCHEMA) | {"rank": 0, "type": "operator", "calls": 1, "squared_ns": 0.0, "compute_ns": 250.0,
                                    "memory_ns": 1.0} | dict.fromkeys(("device_ns", "self_device_ns"), 0)
-    rows = [row | {"op": "aten::convolution", "host_ns": 1000, "self_host_ns": 10, "flops": 5000, "bytes": 100},
+    rows = [row | {"op": "aten::convolution", "host_ns": 1000, "self_host_ns": 10, "flops": 5000, "causal_flops": 5000,
+                   "bytes": 100},
             row | {"op": "aten::mkldnn_convolution", "host_ns": 990, "self_host_ns": 990, "compute_ns": None}]
-    kinds = SCHEMA | {"flops": pl.Int64, "bytes": pl.Int64, "compute_ns": pl.Float64, "memory_ns": pl.Float64}
+    kinds = SCHEMA | {"flops": pl.Int64, "causal_flops": pl.Int64, "bytes": pl.Int64,
+                       "compute_ns": pl.Float64, "memory_ns": pl.Float64}
     outer = grouped(pl.DataFrame(rows, schema=kinds), ["op"]).filter(op="aten::convolution").row(0, named=True)
     assert (outer["flops_per_second"], outer["bytes_per_second"]) == pytest.approx((5e9, 1e8))
     assert outer["roofline_ratio"] == 0.25

@@ -11,7 +11,8 @@ from distprof.merge.operators.rank_share import SCHEMA
 from support.jobs import called
 from support.made_up_traces import folder, op
 
-NUMBERS = {"flops": pl.Int64, "bytes": pl.Int64, "compute_ns": pl.Float64, "memory_ns": pl.Float64}
+NUMBERS = {"flops": pl.Int64, "causal_flops": pl.Int64, "bytes": pl.Int64,
+           "compute_ns": pl.Float64, "memory_ns": pl.Float64}
 
 
 def rows(times):
