@@ -18,6 +18,8 @@ from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_even
 
 PATIENCE_NS = 2_000_000_000
 """Maximum time in ns that a row waits for its device time; then it is written without it."""
+LONG_NS = 1_000_000_000
+"""A row of a longer step waits for two more of its steps: the host may be that far ahead of the device."""
 ALIKE = 1.25
 """Upper bound of a row's device time, as a multiple of what its marked steps predict. Above it, an unmarked step was
 long, and the phases are unknown."""
@@ -115,7 +117,9 @@ class DeviceMarks:
 
 
 def _is_overdue(held: _Held) -> bool:
-    return time.perf_counter_ns() - held.cut.since_ns > PATIENCE_NS
+    span_ns = held.row["span_ns"]
+    more_ns = 2 * span_ns if span_ns > LONG_NS else 0
+    return time.perf_counter_ns() - held.cut.since_ns > PATIENCE_NS + more_ns
 
 
 def _is_over(held: _Held) -> bool:

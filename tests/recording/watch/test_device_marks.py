@@ -99,6 +99,14 @@ def test_a_row_that_waits_too_long_goes_without(device, monkeypatch):
     assert marks.settled() == [timed(1)]
 
 
+def test_a_long_step_is_waited_for_longer(device, monkeypatch):
+    monkeypatch.setattr(device_marks, "PATIENCE_NS", -1)
+    marks = DeviceMarks()
+    marks.begin()
+    ended(marks, row(0) | {"span_ns": 3_000_000_000})
+    assert marks.settled() == [] == marks.overdue()
+
+
 def test_while_a_graph_is_captured_nothing_is_asked(device, monkeypatch):
     marks = DeviceMarks()
     marks.begin()
