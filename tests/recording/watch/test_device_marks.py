@@ -103,6 +103,7 @@ def test_a_long_step_is_waited_for_longer(device, monkeypatch):
     monkeypatch.setattr(device_marks, "PATIENCE_NS", -1)
     marks = DeviceMarks()
     marks.begin()
+    device.queue_ms = 30.0
     ended(marks, row(0) | {"span_ns": 3_000_000_000})
     assert marks.settled() == [] == marks.overdue()
 
