@@ -2,13 +2,14 @@
 
 For the profiler, a replay is one call of the runtime. While the graph was captured, it saw operators and launches, but
 no kernels. If these launches are of the same kinds as the commands of the replay, in the same order, and name the same
-kernels where they name any (ROCm), they belong together one by one. Then copies of the slices around the launches are
-placed inside the replay; these take no time on the host.
+kernels where they name any (ROCm), they belong together one by one. Without names, calls of an operator with the same
+shapes must also have launched the same kernels. Then copies of the slices around the launches are placed inside the
+replay; these take no time on the host.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +22,7 @@ from distprof.arrays import Flags, Integers
 from distprof.merge.activity.device.commands import CAPTURE, GRAPHS, OF_ONE_KERNEL, of_names
 from distprof.merge.activity.markers import STEP
 from distprof.merge.operators.shapes import WANTED
-from distprof.merge.operators.timeline.device_times import launches
+from distprof.merge.operators.timeline.device_times import launches, operator_around
 from distprof.merge.operators.timeline.nesting import Nesting, in_order
 from distprof.merge.operators.timeline.rank_timeline import (
     ANNOTATION,
@@ -48,6 +49,8 @@ MOST_LOST = 0.01
 """Largest fraction of the commands of a graph that may be missing at the end of a replay."""
 FIRST_ID, FIRST_NODE = 1 << 60, 1 << 50
 """Correlation ids and sequence numbers of copied slices begin here, where no others are."""
+LEAST_ALIKE = 0.9
+"""Smallest fraction of commands that are the usual ones of their operators and shapes."""
 Commands = tuple[tuple[int, str | None], ...]
 """Type and name of each command of a graph; the name is None if unknown."""
 
@@ -62,6 +65,9 @@ class Capture:
     around: Integers
     """Rows of these calls, and of operators and annotations around them."""
     commands: Commands
+    callers: Sequence[tuple[str, int, int] | None]
+    """The operator that added each command, the number of its shapes, and which of its commands it is; None if no
+    operator did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +105,15 @@ def captures_in(timeline: RankTimeline) -> list[Capture]:
         return []
     kinds = _kinds_of_calls(timeline.names)[names]
     adds = calls[(kinds >= 0) & ~np.isin(timeline.correlation[calls], timeline.correlation[timeline.type >= NUM_HOST])]
-    parent = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST).parent
+    nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
+    operator = operator_around(timeline, nesting)
     found = list[Capture]()
     for begin in begins.tolist():
         over = ends[(timeline.thread[ends] == timeline.thread[begin]) & (ends > begin)]
         if len(over):
             inside = (timeline.start_ns[adds] >= timeline.end_ns[begin]) & (
                 timeline.start_ns[adds] < timeline.start_ns[over.min()])
-            found.append(_capture(timeline, parent, adds[inside]))
+            found.append(_capture(timeline, nesting.parent, adds[inside], operator[adds[inside]]))
     return [one for one in found if len(one.launches)]
 
 
@@ -118,7 +125,7 @@ def _kinds_of_calls(names: Sequence[str]) -> Integers:
     return kinds
 
 
-def _capture(timeline: RankTimeline, parent: Integers, rows: Integers) -> Capture:
+def _capture(timeline: RankTimeline, parent: Integers, rows: Integers, operators: Integers) -> Capture:
     kinds = _kinds_of_calls(timeline.names)[timeline.name[rows]]
     told = timeline.more.get(KERNEL_NAME)
     names = [None] * len(rows) if told is None else [timeline.texts[text] if text >= 0 else None
@@ -131,8 +138,16 @@ def _capture(timeline: RankTimeline, parent: Integers, rows: Integers) -> Captur
     is_step = np.array([name.startswith(STEP) for name in timeline.names], bool)
     kept = kept[np.isin(kept, rows) | (np.isin(timeline.type[kept], (OPERATOR, ANNOTATION))
                                        & ~is_step[timeline.name[kept]])]
-    return Capture(timeline=timeline, launches=rows, around=kept,
+    return Capture(timeline=timeline, launches=rows, around=kept, callers=_callers(timeline, operators.tolist()),
                    commands=tuple(zip(kinds.tolist(), names, strict=True)))
+
+
+def _callers(timeline: RankTimeline, operators: Sequence[int]) -> list[tuple[str, int, int] | None]:
+    numbers, found = Counter[int](), list[tuple[str, int, int] | None]()
+    for one in operators:
+        found.append(None if one < 0 else (timeline.names[timeline.name[one]], int(timeline.shapes[one]), numbers[one]))
+        numbers[one] += 1
+    return found
 
 
 def with_captured(timeline: RankTimeline, captures: Sequence[Capture]) -> tuple[RankTimeline, Flags, Replays]:
@@ -181,8 +196,22 @@ def _commands(timeline: RankTimeline, rows: Integers) -> Commands:
 
 
 def _fitting(captures: Sequence[Capture], replayed: Commands) -> Sequence[Capture]:
-    whole = [one for one in captures if len(one.commands) == len(replayed) and _fits(one.commands, replayed)]
-    return whole or [one for one in captures if _fits(one.commands, replayed)]
+    """Returns the captures that a replay may be of; none if these are unlike each other."""
+    found = [one for one in captures if _fits(one.commands, replayed) and _is_usual(one, replayed)]
+    found = [one for one in found if len(one.commands) == len(replayed)] or found
+    operators = {tuple(None if caller is None else caller[0] for caller in one.callers) for one in found}
+    return found if len(operators) == 1 else ()
+
+
+def _is_usual(capture: Capture, replayed: Commands) -> bool:
+    """Returns whether operators that are called several times mostly have the same commands each time."""
+    if all(name is not None for kind, name in capture.commands if kind == KERNEL):
+        return True
+    seen = defaultdict[object, Counter[object]](Counter)
+    for caller, command in zip(capture.callers, replayed, strict=False):
+        seen[caller][command] += 1
+    usual = sum(commands.most_common(1)[0][1] for caller, commands in seen.items() if caller is not None)
+    return usual >= LEAST_ALIKE * sum(commands.total() for caller, commands in seen.items() if caller is not None)
 
 
 def _fits(captured: Commands, replayed: Commands) -> bool:

@@ -120,6 +120,29 @@ def test_what_does_not_fit_is_left_alone(tmp_path, given, names, fits):
     assert ("no capture fits the 1 replay" in called("ops", "--captured", trace, run).stdout) is not fits
 
 
+def test_unlike_captures_that_fit_alike_are_not_guessed(tmp_path):
+    """Without names of kernels, nothing tells which of two graphs with two kernels was replayed."""
+    other = [event | {"name": "aten::gelu"} if event["name"] == "aten::relu" else event
+             for event in capture(9000, "layers.1", names=False)]
+    run = folder(tmp_path, [*steps(3), *replay(at_step(1), 71)])
+    trace = captured_in(tmp_path / "capture", [*capture(5000, "layers.0", names=False), *other])
+    assert shown(run, "--captured", trace)["graphs"]["with_capture"] == 0
+
+
+@pytest.mark.parametrize(("kernels", "found"), [(["gemm"] * 6, 1), (["gemm", "relu", "add"] * 2, 0)])
+def test_without_names_calls_that_are_alike_have_the_same_kernel(tmp_path, kernels, found):
+    events = [op("cudaStreamBeginCapture", 5000, 1, cat="cuda_runtime", correlation=1)]
+    for place in range(len(kernels)):
+        events += [op("aten::mm", 5010 + 10 * place, 5, **SHAPES), op("cudaLaunchKernel", 5011 + 10 * place, 1,
+                                                                     cat="cuda_runtime", correlation=2 + place)]
+    events.append(op("cudaStreamEndCapture", 5500, 1, cat="cuda_runtime", correlation=90))
+    launch, *_ = replay(at_step(1), 71)
+    run = folder(tmp_path, [*steps(3), launch, *(
+        op(name, at_step(1) + 500 + 10 * place, 5, tid=7, cat="kernel", correlation=71, stream=7, device=0)
+        for place, name in enumerate(kernels))])
+    assert shown(run, "--captured", captured_in(tmp_path / "capture", events))["graphs"]["with_capture"] == found
+
+
 @pytest.mark.parametrize(("names", "lost", "found"), [(True, 1, 1), (False, 1, 0), (True, 3, 0)])
 def test_the_last_of_many_named_kernels_may_be_lost(tmp_path, names, lost, found):
     run = folder(tmp_path, [*steps(3), *replay(at_step(1), 71, kernels=150 - lost)])
