@@ -168,6 +168,7 @@ MERGED_OPERATORS = Table(
         int64("calls", "Number of calls. An operator that redispatches to itself with the same tensors counts once."),
         int64("host_ns", "Total host time, including nested calls."),
         int64("self_host_ns", "Total host time, excluding nested calls."),
+        int64("duration_ns", "Total duration of calls; of operators of a replayed graph, their device time."),
         int64("device_ns", "Total device time launched, including nested calls."),
         int64("self_device_ns", "Total device time that it launched itself."),
         real("squared_ns", "Sum of squared call durations."),

@@ -88,14 +88,19 @@ def group_norm_backward(inputs: Inputs) -> Sequence[Result]:
     return _wanted(inputs[9], (inputs[1], inputs[4], inputs[4]))
 
 
-def attention(keeps: int | None = None) -> Results:
-    """Returns the rule for fused attention; at `keeps`, the inputs say whether the logsumexp is returned."""
+def attention(keeps: int | None = None, alignment: int = 1) -> Results:
+    """Returns the rule for fused attention.
+
+    Args:
+        keeps: Place of the input that says whether the logsumexp is returned; None: it always is.
+        alignment: The length of the logsumexp is a multiple of this.
+    """
     def results(inputs: Inputs) -> Sequence[Result]:
         query, value = inputs[0], inputs[2]
         batch, heads, length, _ = query.shape
         found = [Result((batch, heads, length, value.shape[-1]), query.dtype)]
         if keeps is None or inputs[keeps] is True:
-            found.append(Result((batch, heads, length), "float"))
+            found.append(Result((batch, heads, -(-length // alignment) * alignment), "float"))
         return found
 
     return results

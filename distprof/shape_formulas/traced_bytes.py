@@ -17,6 +17,9 @@ from distprof.shape_formulas import traced_results as results
 from distprof.shape_formulas.traced_inputs import UNKNOWN, TracedTensor
 from distprof.shape_formulas.traced_names import is_fused
 
+MOST_LOOPS = 3
+"""Maximum number of loops of a kernel of torch.compile."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
@@ -98,8 +101,9 @@ TRAFFIC: dict[str, Traffic] = {
     "aten::native_group_norm": Traffic(most=3, results=devices.group_norm),
     "aten::native_group_norm_backward": Traffic(most=5, results=devices.group_norm_backward),
     "aten::_scaled_dot_product_flash_attention": Traffic(most=3, results=devices.attention()),
-    **_named("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention", 4,
-             results=devices.attention(4)),
+    "aten::_scaled_dot_product_efficient_attention": Traffic(
+        most=4, results=devices.attention(4, devices.EFFICIENT_ALIGNMENT)),
+    "aten::_scaled_dot_product_cudnn_attention": Traffic(most=4, results=devices.attention(4)),
     "aten::_scaled_dot_product_flash_attention_backward": Traffic(
         most=6, results=devices.attention_backward(), ignored=(6, 7, 12, 13)),
     "aten::_scaled_dot_product_efficient_attention_backward": Traffic(
@@ -152,14 +156,15 @@ def _fused_bytes(inputs: Sequence[Any]) -> int:
     """Returns the bytes of a kernel that torch.compile made: its arguments, of which the trace does not say which are
     written.
 
-    The last arguments are the numbers of elements that it loops over. A larger tensor is only read in part: a table
-    that it looks things up in, or a tensor of which it takes a slice.
+    The last arguments are the sizes of its one to three loops. A tensor with more elements is only read in part: a
+    table that it looks things up in, or a tensor of which it takes a slice.
 
     Raises:
-        ValueError: A tensor is read in part.
+        ValueError: A tensor is read in part, or it is unclear which numbers are sizes of loops.
     """
     tensors = [one for one in inputs if isinstance(one, TracedTensor)]
     numbers = [one for one in inputs if type(one) is int]
-    if not tensors or not numbers or UNKNOWN in inputs or any(one.numel() > prod(numbers) for one in tensors):
+    loops = {prod(numbers[-count:]) for count in range(1, min(MOST_LOOPS, len(numbers)) + 1)}
+    if not tensors or UNKNOWN in inputs or max(one.numel() for one in tensors) not in loops:
         raise ValueError
     return sum(one.size_bytes() for one in tensors)

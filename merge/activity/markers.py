@@ -81,7 +81,7 @@ def _marker(start_ns: int, duration_ns: int, name: str, sequence: int | None,
 def nested_path(name: str, outer: str | None) -> str:
     """Returns the path of the module that a slice of this name shows, inside another module or none."""
     if name.startswith(TORCH_MODULE):
-        return "" if outer is None else ".".join(filter(None, (outer, name.removeprefix(TORCH_MODULE))))
+        return ".".join(filter(None, (outer, name.removeprefix(TORCH_MODULE))))
     module = MODULE.fullmatch(name)
     assert module is not None
     return "" if outer is None and module[1] == "model" else module[1]
@@ -111,7 +111,7 @@ def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
         if sequence < 0:
             stack.append((end, nested_path(name, stack[-1][1] if stack else None)))
         elif stack:
-            found.setdefault(sequence, stack[-1][1])
+            found[sequence] = stack[-1][1]  # the last one made the node: others made none, so the number stayed
     return found
 
 

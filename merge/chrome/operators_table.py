@@ -22,6 +22,7 @@ from distprof.merge.chrome.work_folder import Attempt
 from distprof.merge.clock.model import Clock
 from distprof.merge.operators.shapes import UNKNOWN, WANTED
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
+from distprof.merge.operators.timeline.captured_graphs import KERNEL_NAME
 from distprof.merge.operators.timeline.grouped_calls import GroupedCalls, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead
 from distprof.merge.operators.timeline.rank_timeline import INTEGERS, TEXTS, TimelineParts, Wanted
@@ -49,7 +50,7 @@ class OperatorTable:
     """Writes the table of a rank."""
 
     integers = (*ChangesRead.keys, INTEGERS["copied"])
-    texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED)
+    texts = (*(key for name, key in TEXTS.items() if name != "shapes"), *WANTED, KERNEL_NAME)
     """Texts that are not already columns of the table of events."""
 
     def __init__(self, path: Path, work: Path, place: Place | None = None, *, runs: Sequence[str],
@@ -59,7 +60,7 @@ class OperatorTable:
 
     def begin(self, events: RankEvents) -> None:
         self._plan, self._changes, self._counts = events.plan, ChangesRead(), events.counts
-        self._parts = TimelineParts(events.scanner, Wanted(modules=True, texts=WANTED))
+        self._parts = TimelineParts(events.scanner, Wanted(modules=True, texts=(*WANTED, KERNEL_NAME)))
 
     def add(self, events: DecidedEvents) -> None:
         """Adds everything that the trace has, kept or not."""
@@ -73,8 +74,8 @@ class OperatorTable:
         timeline = self._parts.timeline(base_ns, {})
         calls = grouped_calls(timeline, self._plan.traced_steps, changes=self._changes.changes(base_ns),
                               by_shapes=self._by_shapes)
-        about = {"source": asdict(Source.of(self._plan.trace)), "num_bad": timeline.num_bad,
-                 "asked_shapes": self._by_shapes, STEPS_BY_LAUNCH: True,
+        about = {"replays": asdict(calls.replays), "source": asdict(Source.of(self._plan.trace)),
+                 "num_bad": timeline.num_bad, "asked_shapes": self._by_shapes, STEPS_BY_LAUNCH: True,
                  "runs": self._runs, "by_shapes": None if calls.by_shapes is None else asdict(calls.by_shapes)}
         schema = schema_of(MERGED_OPERATORS, {**self._plan.table_metadata, ABOUT: json.dumps(about)})
         table = pa.Table.from_arrays([_array(field, calls, self._plan.tags) for field in schema], schema=schema)

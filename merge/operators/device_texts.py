@@ -86,7 +86,7 @@ def device_texts(rank: int, timeline: RankTimeline, windows: Windows | None, sel
     """
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
     launcher, places = launchers(timeline, nesting), places_of(timeline, nesting)
-    step = launch_steps(timeline, windows, launcher)
+    step = launch_steps(timeline, windows, launcher, timeline.start_ns)
     call = _calls(timeline, nesting, launcher, selection)
     device = np.flatnonzero(timeline.type >= NUM_HOST)
     in_step = step[device] >= 0

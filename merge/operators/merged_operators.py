@@ -16,6 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.operators.rank_share import SCHEMA, Kept, RankOperators, RankShare, ShareMaker
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
+from distprof.merge.operators.timeline.captured_graphs import Replays
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import readable
 from distprof.storage.places import place
@@ -91,7 +92,8 @@ def _read(path: Path, rank: Rank, *, by_shapes: bool) -> Operators | None:
     found = pl.read_parquet(readable(path), columns=list(SCHEMA))
     rows = found.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     told = about["by_shapes"]
-    return RankOperators(rows=rows, by_shapes=None if told is None else ShapeCoverage(**told)), int(about["num_bad"])
+    return RankOperators(rows=rows, by_shapes=None if told is None else ShapeCoverage(**told),
+                         replays=Replays(**about["replays"])), int(about["num_bad"])
 
 
 def _about(path: Path) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Integers
+from distprof.arrays import Flags, Integers
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
 from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP, TORCH_MODULE, nested_path
 from distprof.merge.operators.timeline.nesting import Nesting
@@ -20,6 +20,8 @@ PHASES = (None, "forward", "backward", "recompute", "optimizer", EVALUATION, "da
 _NOTHING, _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _EVALUATION, _DATA = range(len(PHASES))
 _MODULE, _CLOSURE = 100, 101
 _FOLLOWS = -1
+ROOT = "model ["
+"""Begin of the name that distprof gives the slices of the root module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,12 @@ class Places:
     """Paths of modules."""
     classes: Sequence[str]
     """Classes of these modules."""
+
+    def outside(self, around: Integers) -> Places:
+        """Returns the places in which slices without a phase or a module get those of the row `around` them, if any."""
+        phase, module = (np.where((values == nothing) & (around >= 0), values[around], values)
+                         for values, nothing in ((self.phase, _NOTHING), (self.module, -1)))
+        return replace(self, phase=phase, module=module)
 
 
 def places_of(timeline: RankTimeline, nesting: Nesting) -> Places:
@@ -63,26 +71,41 @@ class _Marks:
     """What each slice marks."""
 
     def __init__(self, timeline: RankTimeline) -> None:
+        self._timeline = timeline
         self.paths: list[str] = []
         self.classes: list[str] = []
         self._numbers: dict[str, int] = {}
         self._of_torch: dict[int, int] = {}
         """Modules of forward by the names that torch.profiler gives them, as numbers."""
         scopes = [MODULE.fullmatch(name) for name in timeline.names]
-        is_torch = [name.startswith(TORCH_MODULE) and not any(scopes) for name in timeline.names]
-        self._is_torch = np.array(is_torch or [False], bool)
-        kinds = np.array([_MODULE if of_torch else _kind(name) for name, of_torch in
-                          zip(timeline.names, is_torch, strict=True)] or [_FOLLOWS], np.int64)
+        kinds = np.array([_kind(name) for name in timeline.names] or [_FOLLOWS], np.int64)
         self.kind = kinds[timeline.name] if len(timeline.name) else np.empty(0, np.int64)
         allowed = (timeline.type == ANNOTATION) | ((timeline.type == OPERATOR) & (self.kind == _BACKWARD))
         self.kind[~allowed] = _FOLLOWS
+        self._is_torch = self._torch_modules(scopes)
+        self.kind[self._is_torch] = _MODULE
         modules = [-1 if scope is None else self._number(scope[1], name[name.rindex("[") + 1:-1])
                    for scope, name in zip(scopes, timeline.names, strict=True)]
         self._of_name = np.array(modules or [-1], np.int64)
         self._root = self._number("", "Module") if "model" in self._numbers else -1
         if self._root >= 0:
             self.classes[self._root] = self.classes[self._numbers["model"]]
-        self._timeline = timeline
+
+    def _torch_modules(self, scopes: Sequence[object]) -> Flags:
+        """Returns the slices of modules that torch.profiler names, except on threads on which distprof names them."""
+        timeline = self._timeline
+
+        def slices(flags: Iterable[bool]) -> Flags:
+            found: Flags = np.array([*flags, False], bool)[timeline.name] & (timeline.type == ANNOTATION)
+            return found
+
+        is_torch = slices(name.startswith(TORCH_MODULE) for name in timeline.names)
+        is_named = slices(scope is not None for scope in scopes)
+        is_root = is_named & slices(name.startswith(ROOT) for name in timeline.names)
+        found: Flags = is_torch & ~np.isin(timeline.thread, np.unique(timeline.thread[is_root]))
+        if found.any():  # annotations of other programs may look like our slices
+            self.kind[is_named & np.isin(timeline.thread, np.unique(timeline.thread[found]))] = _FOLLOWS
+        return found
 
     def _number(self, path: str, class_name: str) -> int:
         number = self._numbers.setdefault(path, len(self.paths))
@@ -115,7 +138,7 @@ class _Marks:
         named = self._of_name[self._timeline.name[rows]]
         if self._root >= 0:  # a submodule may be called model as well
             named = np.where((named == self._numbers["model"]) & (inside < 0), self._root, named)
-        of_torch = self._is_torch[self._timeline.name[rows]] & (self.kind[rows] == _MODULE)
+        of_torch = self._is_torch[rows]
         if of_torch.any():
             named = named.copy()
             named[of_torch] = self._nested(self._timeline.name[rows[of_torch]], inside[of_torch],
@@ -141,11 +164,16 @@ def _kind(name: str) -> int:
 
 
 def _made(timeline: RankTimeline, phase: Integers, module: Integers, kind: Integers) -> Any:
-    """Returns a function from sequence numbers to the modules in whose forward calls autograd made the nodes."""
+    """Returns a function from sequence numbers to the modules in whose forward calls autograd made the nodes.
+
+    An operator has the number of the next node. If it makes none, the following one has the same number, so the last
+    operator with a number made the node. Threads count separately; those that recompute have no say.
+    """
     rows = np.flatnonzero((timeline.sequence != NONE) & (timeline.sequence >= 0) & (kind != _BACKWARD)
                           & (phase != _BACKWARD) & (module >= 0))
-    numbers, first = np.unique(timeline.sequence[rows], return_index=True)
-    modules = module[rows[first]]
+    rows = rows[np.lexsort((timeline.start_ns[rows], phase[rows] != _RECOMPUTE))][::-1]
+    numbers, last = np.unique(timeline.sequence[rows], return_index=True)
+    modules = module[rows[last]]
 
     def find(sequence: Integers) -> Integers:
         place = np.minimum(np.searchsorted(numbers, sequence), max(len(numbers) - 1, 0))

@@ -25,7 +25,7 @@ KEYS = {**dict.fromkeys(WORDS, pl.Categorical()), "shapes": pl.String(), "stack"
 a device, or the launch of its graph; `stack`: the Python functions around the calls, innermost first, null if not
 requested. Few different words occur in many rows, so they are categories, which are compared and grouped as numbers.
 Shapes and stacks may differ in each row."""
-SUMS = ("calls", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
+SUMS = ("calls", "duration_ns", "host_ns", "self_host_ns", "device_ns", "self_device_ns", "squared_ns")
 SCHEMA = {"rank": pl.Int64(), **KEYS, **dict.fromkeys(SUMS, pl.Int64()), "squared_ns": pl.Float64(),
           "min_ns": pl.Int64(), "max_ns": pl.Int64(), **dict.fromkeys((*MEMORY, *COSTS), pl.Int64())}
 Rates = tuple[float | None, float | None]

@@ -19,7 +19,7 @@ from distprof.errors import DataError
 from distprof.freed_memory import give_back
 from distprof.merge.operators.rank_share import KEYS, SCHEMA, Kept, RankOperators, RankShare, ShareMaker
 from distprof.merge.operators.shapes import UNKNOWN, WANTED
-from distprof.merge.operators.timeline.captured_graphs import Capture, read_captures
+from distprof.merge.operators.timeline.captured_graphs import KERNEL_NAME, Capture, read_captures
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY, grouped_calls
 from distprof.merge.operators.timeline.memory_changes import ChangesRead, MemoryChanges
 from distprof.merge.operators.timeline.rank_timeline import RankTimeline, Wanted, read_timeline
@@ -108,7 +108,8 @@ def read_operators(makers: Sequence[ShareMaker], *, by_shapes: bool, num_frames:
 def _read(rank: Rank, maker: ShareMaker, by_shapes: bool, num_frames: int,  # noqa: FBT001 (it is mapped)
           captured: Sequence[Path], beside: Callable[[RankTimeline], Any] | None) -> (
         tuple[tuple[RankShare, Kept] | Unreadable, Any]):
-    memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, modules=True, texts=WANTED if by_shapes else ())
+    texts = (KERNEL_NAME, *(WANTED if by_shapes else ()))
+    memory, wanted = ChangesRead(), Wanted(python=num_frames > 0, modules=True, texts=texts)
     try:
         timeline = read_timeline(rank, memory, wanted)
     except DataError as error:

@@ -101,8 +101,7 @@ def added_up(rows: pl.DataFrame, keys: Sequence[str]) -> AddedUp:
     """
     rows = with_categories(rows)
     counted, limited = (pl.col(name).is_not_null() for name in ("flops", "compute_ns"))
-    duration = pl.when(pl.col("host_ns") > 0).then("host_ns").otherwise("device_ns")
-    rows = rows.with_columns(duration_ns=duration, least_ns=pl.max_horizontal("compute_ns", "memory_ns"), **{
+    rows = rows.with_columns(least_ns=pl.max_horizontal("compute_ns", "memory_ns"), **{
         f"{what}_ns_on_{where}": pl.when(has).then(f"{where}_ns") for what, has in (
             ("counted", counted), ("limited", limited)) for where in ("host", "device")})
     several = {name: pl.col(name).n_unique() > 1 for name in _away(keys)}

@@ -119,6 +119,14 @@ FUSED = ("triton_poi_fused__unsafe_view_mul_silu_2", [[8, 16, 32], [128, 32], []
          [[512, 32, 1], [32, 1], []], ["", "", "4096"])
 
 
+@pytest.mark.parametrize("numbers", [["393216"], ["512", "393216"]])
+def test_a_table_that_a_kernel_reads_in_part_has_unknown_bytes(numbers):
+    dims = [[512], [50000, 768], [512, 768], *([] for _ in numbers)]
+    cost = traced_cost("triton_poi_fused_embedding_0", dims, ["long int", "float", "float", *["Scalar"] * len(numbers)],
+                       [[1], [768, 1], [768, 1], *([] for _ in numbers)], ["", "", "", *numbers])
+    assert cost.num_bytes is None
+
+
 @pytest.mark.parametrize(("name", "numel", "known"), [
     (FUSED[0], "4096", 2 * 2 * 4096),
     (FUSED[0], "100", None),  # it takes some elements of a table

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from distprof.arrays import Flags, Integers
+from distprof.arrays import Integers
 from distprof.merge.activity.device.commands import CAPTURE, GRAPHS, OF_ONE_KERNEL, of_names
 from distprof.merge.activity.markers import STEP
 from distprof.merge.operators.shapes import WANTED
@@ -68,6 +68,17 @@ class Capture:
     callers: Sequence[tuple[str, int, int] | None]
     """The operator that added each command, the number of its shapes, and which of its commands it is; None if no
     operator did."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the name of each kernel is known."""
+        return all(name is not None for kind, name in self.commands if kind == KERNEL)
+
+    @property
+    def operators(self) -> tuple[object, ...]:
+        """Name and shapes of the operators that added the commands."""
+        return tuple(None if one is None else (one[0], self.timeline.texts[one[1]] if one[1] >= 0 else None)
+                     for one in self.callers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +161,7 @@ def _callers(timeline: RankTimeline, operators: Sequence[int]) -> list[tuple[str
     return found
 
 
-def with_captured(timeline: RankTimeline, captures: Sequence[Capture]) -> tuple[RankTimeline, Flags, Replays]:
+def with_captured(timeline: RankTimeline, captures: Sequence[Capture]) -> tuple[RankTimeline, Integers, Replays]:
     """Adds copies of captured slices to replays.
 
     If several captures fit a number of replays that is a multiple of theirs, they take turns: parts of a model that are
@@ -161,18 +172,22 @@ def with_captured(timeline: RankTimeline, captures: Sequence[Capture]) -> tuple[
         captures: Those of other traces; those of the timeline itself are looked for.
 
     Returns:
-        The timeline, whether each slice is such a copy, and how many replays there are.
+        The timeline, the row of the launch for each slice that is such a copy (-1 for others), and how many replays
+        there are.
     """
     replays = _replays(timeline)
     captures = [*captures, *(captures_in(timeline) if replays else ())]
-    of_kind = defaultdict[Commands, list[tuple[int, Integers]]](list)
+    of_kind = defaultdict[tuple[int, Commands], list[tuple[int, Integers]]](list)
+    """Replays with the same number of streams and the same commands. The order among streams may differ from that of
+    the capture, which shows only if kernels have names."""
     for launch, commands in replays:
-        of_kind[_commands(timeline, commands)].append((launch, commands))
-    pairs = [(capture, *replay) for kind, some in of_kind.items() for capture, replay in zip(
-        _in_turn(_fitting(captures, kind), len(some)), some, strict=False)]
+        of_kind[len(np.unique(timeline.thread[commands])), _commands(timeline, commands)].append((launch, commands))
+    pairs = [(capture, *replay) for (streams, kind), some in of_kind.items() for capture, replay in zip(
+        _in_turn([one for one in _fitting(captures, kind) if streams == 1 or one.is_named], len(some)), some,
+        strict=False)]
     counts = Replays(launched=len(replays), found=len(pairs))
     if not pairs:
-        return timeline, np.zeros(len(timeline.name), bool), counts
+        return timeline, np.full(len(timeline.name), -1), counts
     return (*_Copies(timeline).of(sorted(pairs, key=lambda pair: pair[1])), counts)
 
 
@@ -199,13 +214,12 @@ def _fitting(captures: Sequence[Capture], replayed: Commands) -> Sequence[Captur
     """Returns the captures that a replay may be of; none if these are unlike each other."""
     found = [one for one in captures if _fits(one.commands, replayed) and _is_usual(one, replayed)]
     found = [one for one in found if len(one.commands) == len(replayed)] or found
-    operators = {tuple(None if caller is None else caller[0] for caller in one.callers) for one in found}
-    return found if len(operators) == 1 else ()
+    return found if len({one.operators for one in found}) == 1 else ()
 
 
 def _is_usual(capture: Capture, replayed: Commands) -> bool:
     """Returns whether operators that are called several times mostly have the same commands each time."""
-    if all(name is not None for kind, name in capture.commands if kind == KERNEL):
+    if capture.is_named:
         return True
     seen = defaultdict[object, Counter[object]](Counter)
     for caller, command in zip(capture.callers, replayed, strict=False):
@@ -217,8 +231,8 @@ def _is_usual(capture: Capture, replayed: Commands) -> bool:
 def _fits(captured: Commands, replayed: Commands) -> bool:
     """Returns whether a replay is one of a capture; of named commands, the profiler may have lost the last few."""
     lost = len(captured) - len(replayed)
-    if lost and not (0 < lost <= MOST_LOST * len(captured) and all(name is not None or kind != KERNEL
-                                                                   for kind, name in captured)):
+    if lost and not (0 < lost <= MOST_LOST * len(captured) and all(
+            name is not None or kind != KERNEL for kind, name in captured)):
         return False
     return all(one[0] == other[0] and (one[1] is None or other[1] is None or one[1] == other[1])
                for one, other in zip(captured, replayed, strict=False))
@@ -241,8 +255,8 @@ class _Copies:
         self._num_threads, self._last_id = len(timeline.threads), FIRST_ID
         self._parts: list[dict[str, Integers]] = []
 
-    def of(self, pairs: Sequence[tuple[Capture, int, Integers]]) -> tuple[RankTimeline, Flags]:
-        """Returns the timeline with a copy of each capture in its replay, and which slices are copies."""
+    def of(self, pairs: Sequence[tuple[Capture, int, Integers]]) -> tuple[RankTimeline, Integers]:
+        """Returns the timeline with a copy of each capture in its replay, and the launch of each slice."""
         correlation = self._timeline.correlation.copy()
         for capture, launch, commands in pairs:
             ids = np.arange(self._last_id, self._last_id + len(commands))
@@ -257,7 +271,10 @@ class _Copies:
         added = self._num_threads - len(self._timeline.threads)
         timeline = replace(self._timeline, **arrays, more=more, names=self._names, texts=self._texts,
                            threads=[*self._timeline.threads, *[""] * added])
-        return timeline, (np.arange(len(order)) >= len(self._timeline.name))[order]
+        replay = np.concatenate([np.full(len(self._timeline.name), -1), *(
+            np.full(len(part["name"]), launch) for part, (_, launch, _) in zip(self._parts, pairs, strict=True))])
+        now = np.argsort(order)  # where each slice is now
+        return timeline, np.where(replay >= 0, now[replay], -1)[order]
 
     def _part(self, capture: Capture, launch: int, ids: Integers) -> dict[str, Integers]:
         source, rows = capture.timeline, capture.around

@@ -13,7 +13,7 @@ import numpy as np
 
 from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.device.commands import GRAPHS, of_names
-from distprof.merge.activity.markers import AUTOGRAD, STEP
+from distprof.merge.activity.markers import AUTOGRAD, STEP, TORCH_MODULE
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
@@ -27,6 +27,7 @@ from distprof.merge.operators.timeline.rank_timeline import (
     MEMSET,
     NUM_HOST,
     OPERATOR,
+    RUNTIME,
     TYPES,
     RankTimeline,
     with_modules,
@@ -65,19 +66,22 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
     stacks, stack = _stacks(timeline, num_frames)
     before, timeline = timeline, with_modules(timeline)
     stack = stack[np.isin(before.place, timeline.place)]
-    timeline, copied, replays = with_captured(timeline, captures)
+    timeline, replay, replays = with_captured(timeline, captures)
+    copied = replay >= 0
     if copied.any():
         stack = spread(stack, ~copied)
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
-    places, launcher = places_of(timeline, nesting), launchers(timeline, nesting)
+    places, launcher = places_of(timeline, nesting).outside(replay), launchers(timeline, nesting)
     alike = _alike(timeline)
     passed_on = _passed_on(timeline, nesting, alike)
-    keys = _keys(timeline, places, launcher, windows) | {"stack": of_launcher(stack, launcher)}
+    keys = _keys(timeline, places, launcher, windows, of_launcher(timeline.start_ns, replay)) | {
+        "stack": of_launcher(stack, launcher)}
     times = _times(timeline, nesting, launcher, passed_on, copied)
     memory = _memory(timeline, nesting, changes, passed_on)
     costs = shape_costs(timeline, nesting, alike, passed_on) if by_shapes else None
     amounts = dict(zip(COSTS, _amounts(timeline, costs), strict=True))
-    columns = _sums(np.flatnonzero(~passed_on), keys, times | memory, amounts)
+    calls = ~passed_on & ~(copied & (timeline.type == RUNTIME))
+    columns = _sums(np.flatnonzero(calls), keys, times | memory, amounts)
     shapes: list[str | None] = [None] * len(timeline.texts)
     for text in _shapes(timeline):
         shapes[text] = strict(timeline.texts[text])
@@ -139,7 +143,7 @@ def _sums(rows: Integers, keys: Mapping[str, Integers], times: Mapping[str, Inte
     duration = times["duration_ns"]
     unknown = np.full(len(turn), UNKNOWN)
     return {**{name: values[rows[first]][turn] for name, values in keys.items()}, "calls": sizes[turn],
-            **{name: added(values) for name, values in times.items() if name != "duration_ns"},
+            **{name: added(values) for name, values in times.items()},
             "squared_ns": added(duration.astype(np.float64) ** 2), "min_ns": added(duration, np.minimum),
             "max_ns": added(duration, np.maximum),
             **{name: unknown if values is None else np.maximum(added(values), UNKNOWN)
@@ -147,12 +151,12 @@ def _sums(rows: Integers, keys: Mapping[str, Integers], times: Mapping[str, Inte
 
 
 def _keys(timeline: RankTimeline, places: Places, launcher: Integers,
-          windows: Sequence[tuple[int, int, int]] | None) -> dict[str, Integers]:
+          windows: Sequence[tuple[int, int, int]] | None, start_ns: Integers) -> dict[str, Integers]:
     by_operator = _by_operator(timeline, launcher)
     return {
         "op": timeline.name, "type": timeline.type, "shapes": timeline.shapes, "dtypes": timeline.dtypes,
         "module_path": of_launcher(places.module, launcher), "phase": of_launcher(places.phase, launcher),
-        "step": launch_steps(timeline, windows, launcher),
+        "step": launch_steps(timeline, windows, launcher, start_ns),
         "stream": np.where(timeline.type >= NUM_HOST, timeline.thread, -1),
         "launched_by": np.where(by_operator | _by_graph(timeline, launcher), timeline.name[launcher], -1)}
 
@@ -166,10 +170,17 @@ def _by_graph(timeline: RankTimeline, launcher: Integers) -> Flags:
     return (launcher >= 0) & of_names(GRAPHS, timeline.names)[timeline.name[launcher]]
 
 
-def launch_steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers) -> (
-        Integers):
-    """Returns the step of each slice; -1 for commands without a launch: a device may run them in a later step."""
-    step = steps_of(timeline, windows, of_launcher(timeline.start_ns, launcher))
+def launch_steps(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]] | None, launcher: Integers,
+                 start_ns: Integers) -> Integers:
+    """Returns the step of each slice; -1 for commands without a launch: a device may run them in a later step.
+
+    Args:
+        timeline: The slices.
+        windows: Start, end and number of the steps; None: the trace marks them.
+        launcher: Row of what launched each slice; -1 for none.
+        start_ns: When each slice of the host began, or was replayed.
+    """
+    step = steps_of(timeline, windows, of_launcher(start_ns, launcher))
     has_steps = bool(marked_steps(timeline)) if windows is None else True
     return np.where((timeline.type >= NUM_HOST) & (launcher < 0) & has_steps, -1, step)
 
@@ -226,9 +237,18 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_
         for known in (launcher >= 0, _by_operator(timeline, launcher)))
     device_ns = nesting.with_inner(launched) + on_device + _of_backward(timeline, launched, copied)
     return {"duration_ns": np.where(copied, device_ns, timeline.duration_ns), "host_ns": on_host,
-            "self_host_ns": nesting.lifted(nesting.without_inner(on_host), passed_on),
+            "self_host_ns": _self_host_ns(timeline, nesting, on_host, passed_on),
             "device_ns": device_ns,
             "self_device_ns": nesting.lifted(of_operators, passed_on) + on_device}
+
+
+def _self_host_ns(timeline: RankTimeline, nesting: Nesting, on_host: Integers, passed_on: Flags) -> Integers:
+    """Returns host time without nested calls. Calls of modules in an operator belong to it, as without these slices."""
+    own = nesting.without_inner(on_host)
+    is_module = (timeline.type == ANNOTATION) & np.array(
+        [*(name.startswith(TORCH_MODULE) for name in timeline.names), False], bool)[timeline.name]
+    return np.where(is_module, own, nesting.lifted(own, passed_on | is_module)) if is_module.any() else (
+        nesting.lifted(own, passed_on))
 
 
 def _of_backward(timeline: RankTimeline, launched: Integers, copied: Flags) -> Integers:

@@ -124,7 +124,7 @@ def test_annotations_of_whole_phases_are_phases(name):
 def test_modules_that_torch_draws_are_modules():
     _, lane = seen(events(*plain_step(0, ("nn.Module: Net_0", "python_function", 10, 50), (
         "nn.Module: Linear_3", "python_function", 20, 30))))
-    assert (10, 20, Activity("forward", "")) in lane and (20, 30, Activity("forward", "Linear_3")) in lane
+    assert (10, 20, Activity("forward", "Net_0")) in lane and (20, 30, Activity("forward", "Net_0.Linear_3")) in lane
 
 
 def test_backward_ends_with_its_step_where_nothing_shows_forward():

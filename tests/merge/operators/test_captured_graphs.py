@@ -156,3 +156,58 @@ def test_what_is_no_capture_is_an_error(tmp_path):
     failed = called("ops", "--captured", trace, run)
     assert failed.returncode == 1 and "has no capture of a graph" in failed.stderr and "hint:" in failed.stderr
     assert called("ops", "--captured", trace, "--sequences", run).returncode == 2
+
+
+def test_kernels_without_a_captured_module_keep_that_of_the_launch(tmp_path):
+    run = folder(tmp_path, [*steps(3), op("nn.Module: Runner_0", at_step(1) - 5, 100, cat="python_function"),
+                            *replay(at_step(1), 71)])
+    events = [event for event in capture(5000, "layers.0", names=True) if "[Layer]" not in event["name"]]
+    found = shown(run, "--captured", captured_in(tmp_path / "capture", events), "--by", "op", "--by", "module",
+                  "--type", "kernel")["ops"]
+    assert {(row["op"], row["module"]) for row in found} == {("gemm", "Runner_0"), ("relu_kernel", "Runner_0")}
+
+
+def test_calls_of_captured_and_ordinary_operators_have_one_mean(tmp_path):
+    eager = [op("aten::mm", at_step(2), 20, **SHAPES)]
+    run = folder(tmp_path, [*capture(5000, "layers.0", names=False), *steps(4), *replay(at_step(1), 71), *eager])
+    row, = shown(run, "--op", "aten::mm")["ops"]
+    lasts = [5.0, PRODUCT_US, 20.0]  # while it was captured, in the replay, and in step 2
+    assert (row["calls"], row["mean_ns"], row["min_ns"], row["max_ns"]) == (
+        3, pytest.approx(sum(lasts) / 3 * 1e3), min(lasts) * 1e3, max(lasts) * 1e3)
+    assert shown(run, "--op", "cudaLaunchKernel")["ops"][0]["calls"] == 2, "those of the capture"
+
+
+def test_a_replay_at_the_end_of_its_step_stays_in_it(tmp_path):
+    run = folder(tmp_path, [*steps(3), *replay(at_step(2) - 10.1, 71, kernels=100)])
+    trace = captured_in(tmp_path / "capture", capture(5000, "layers.0", names=True, kernels=100))
+    found = shown(run, "--captured", trace, "--by", "step", "--by", "type")["ops"]
+    assert {row["step"] for row in found if row["self_device_ns"]} == {1}
+
+
+def test_names_in_the_same_trace_must_be_those_of_the_replay(tmp_path):
+    run = folder(tmp_path, [*capture(5000, "layers.0", names=True), *steps(3), *replay(at_step(1), 71, first="other")])
+    assert shown(run)["graphs"] == {"replays": 1, "with_capture": 0}
+
+
+def test_several_streams_need_names(tmp_path):
+    events = replay(at_step(1), 71)
+    events[-1] |= {"tid": 8}
+    run = folder(tmp_path, [*steps(3), *events])
+    for names in (True, False):
+        trace = captured_in(tmp_path / f"capture{names}", capture(5000, "layers.0", names=names))
+        assert shown(run, "--captured", trace)["graphs"]["with_capture"] == int(names)
+
+
+def test_captures_of_other_shapes_are_not_mixed(tmp_path):
+    run = folder(tmp_path, [*steps(4), *replay(at_step(1), 71), *replay(at_step(2), 72)])
+    larger = [event | {"args": {**event["args"], "Input Dims": [[16, 4], [4, 2]]}} if event["name"] == "aten::mm" else
+              event for event in capture(9000, "layers.0", names=True)]
+    trace = captured_in(tmp_path / "capture", [*capture(5000, "layers.0", names=True), *larger])
+    assert shown(run, "--captured", trace)["graphs"]["with_capture"] == 0
+
+
+def test_a_merge_knows_its_replays(tmp_path):
+    run = folder(tmp_path, [*capture(5000, "layers.0", names=False), *steps(3), *replay(at_step(1), 71)])
+    before = shown(run)
+    assert called("merge", "--operators", run).returncode == 0
+    assert shown(run) == before and before["graphs"] == {"replays": 1, "with_capture": 1}

@@ -32,7 +32,7 @@ def rows(draw):
              "module_path": draw(st.sampled_from([None, "", "layers.0"])), "type": "operator",
              "step": draw(st.sampled_from([None, 0, 1, 7])),
              "calls": draw(st.integers(1, 9)), "compute_ns": draw(rates), "memory_ns": draw(rates)}
-    found |= {name: draw(times) for name in ("self_host_ns", "host_ns", "min_ns", "max_ns")}
+    found |= {name: draw(times) for name in ("self_host_ns", "host_ns", "duration_ns", "min_ns", "max_ns")}
     found |= {name: draw(st.just(0) | times) for name in ("self_device_ns", "device_ns")}
     return found | {name: draw(st.none() | times) for name in MAYBE} | {"squared_ns": float(draw(times)) ** 2}
 
@@ -82,7 +82,7 @@ def judge(row, own, names, there, busy):
     for one in own:
         of_ranks[one["rank"]] += one[busy]
     assert (row["slowest_rank"], row["slowest_ratio"]) == slowest(of_ranks, names, there)
-    took, calls = sum(one["host_ns"] or one["device_ns"] for one in own), sum(one["calls"] for one in own)
+    took, calls = (sum(one[name] for one in own) for name in ("duration_ns", "calls"))
     mean, squared = Fraction(took, calls), sum(Fraction(one["squared_ns"]) for one in own) / calls
     assert row["mean_ns"] == pytest.approx(float(mean))
     assert row["std_ns"] == pytest.approx(sqrt(max(squared - mean ** 2, 0)), rel=1e-6, abs=1e-7 * sqrt(squared) + 1e-9)
