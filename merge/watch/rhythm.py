@@ -15,6 +15,9 @@ statistic; Mardia and Jupp 2000)."""
 CERTAIN = 7.0
 """Minus the natural logarithm of the largest probability that any of the tried periods fits random steps (Rayleigh's
 test). Applies where the steps are not known exactly."""
+CHANCE = 0.01
+"""The same probability where the steps are known exactly. n random phases have a resultant length of at least r, close
+to 1, with a probability of the order of (1 - r)^((n - 1) / 2)."""
 FEWEST = 5
 """Fewest events that can have a period."""
 FEW = 0.25
@@ -43,10 +46,11 @@ def period(steps: Sequence[int] | Integers, missed: Sequence[int] | Integers = (
     tried = np.arange(max(2, math.ceil(4 * within)), min(longest, MOST_PERIODS) + 1)
     if longest > MOST_PERIODS:
         tried = np.append(tried, np.geomspace(MOST_PERIODS, longest, MOST_PERIODS))
+    least = 0.0 if within else 1 - (CHANCE / max(len(tried), 1)) ** (2 / (len(steps) - 1))
     for some in np.array_split(tried if len(missed) else tried[::-1], max(len(tried) * len(steps) // 1_000_000, 1)):
         place = np.exp(2j * np.pi * np.outer(1 / some, steps)).mean(axis=1) if len(some) else np.empty(0)
         # phases spread evenly over an arc of the circle have this mean resultant length
-        good = np.flatnonzero((np.abs(place) >= NOT_BY_CHANCE * np.sinc(within / some)) & (
+        good = np.flatnonzero((np.abs(place) >= max(NOT_BY_CHANCE, least) * np.sinc(within / some)) & (
             (within == 0) | (len(steps) * np.abs(place) ** 2 >= np.log(len(tried)) + CERTAIN)))
         for number in good:
             if _apart(float(some[number]), steps, missed, within):

@@ -76,6 +76,7 @@ def test_three_troubles_are_found_and_nothing_else(tmp_path):
     found = sorted((one.kind, tuple(one.ranks)) for one in state.findings)
     assert ("slow_rank", (1,)) in found and ("memory_growth", (3,)) in found
     assert {kind for kind, ranks in found if ranks == (2,)} & {"data_stall", "intermittent"}
-    assert len(found) == 3
+    # a machine that other programs also use stops all ranks at times, which is reported and blamed on none
+    assert len([one for one in found if one[0] != "pauses"]) == 3
     late = next(one for one in state.findings if one.kind == "slow_rank")
     assert late.module is not None and late.module.endswith("1") and late.phase == "forward"

@@ -35,3 +35,14 @@ def test_random_steps_have_none() -> None:
 
 def test_four_are_too_few() -> None:
     assert period([0, 10, 20, 30]) is None
+
+
+@pytest.mark.parametrize("number", [5, 6, 8])
+def test_a_few_random_steps_have_no_period(number):
+    """Of which most steps have the event; short ones of which few have it fit by chance, and callers ignore them."""
+    draw = np.random.default_rng(number)
+    several = [np.sort(draw.choice(70_000, number, replace=False)) for _ in range(60)]
+    found = [(steps, period(steps)) for steps in several]
+    assert not [one for steps, one in found if one is not None and number >= 0.75 * (np.ptp(steps) / one + 1)]
+    exact = 4000 + 703 * np.arange(number)
+    assert period(exact) == pytest.approx(703, rel=0.01)
