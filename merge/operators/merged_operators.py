@@ -16,7 +16,7 @@ from distprof.errors import DataError
 from distprof.merge.operators.rank_share import SCHEMA, Kept, RankOperators, RankShare, ShareMaker
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.source import ABOUT, STEPS_BY_LAUNCH, Source
-from distprof.merge.operators.timeline.captured_graphs import Replays
+from distprof.merge.operators.timeline.graph_replays import Replays
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import readable
 from distprof.storage.places import place

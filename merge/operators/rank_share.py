@@ -13,7 +13,7 @@ from distprof.merge.operators.counted_work import with_counts, with_limits
 from distprof.merge.operators.selection import Selection, selected
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.sums import AddedUp, added_up
-from distprof.merge.operators.timeline.captured_graphs import NO_REPLAYS, Replays
+from distprof.merge.operators.timeline.graph_replays import NO_REPLAYS, Replays
 from distprof.merge.operators.timeline.grouped_calls import COSTS, MEMORY
 from distprof.merge.operators.timeline.rank_timeline import NUM_HOST, TYPES
 from distprof.merge.run.run_model import Rank

@@ -18,7 +18,7 @@ from distprof.merge.operators.merged_operators import merged_operators
 from distprof.merge.operators.rank_share import Asked, Kept, RankShare, Rates, ShareMaker
 from distprof.merge.operators.shapes import ShapeCoverage
 from distprof.merge.operators.sums import AddedUp, RunSums
-from distprof.merge.operators.timeline.captured_graphs import Replays
+from distprof.merge.operators.timeline.graph_replays import Replays
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.run.tables import Loaded, read_table
 from distprof.merge.run.timelines import steps_of_timeline, with_timelines

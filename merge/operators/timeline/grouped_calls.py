@@ -17,8 +17,9 @@ from distprof.merge.activity.markers import AUTOGRAD, STEP, TORCH_MODULE
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
-from distprof.merge.operators.timeline.captured_graphs import Capture, Replays, with_captured
+from distprof.merge.operators.timeline.captured_graphs import Capture
 from distprof.merge.operators.timeline.device_times import launchers
+from distprof.merge.operators.timeline.graph_replays import Replays, with_captured
 from distprof.merge.operators.timeline.memory_changes import MemoryChanges, changes_within
 from distprof.merge.operators.timeline.nesting import Nesting
 from distprof.merge.operators.timeline.rank_timeline import (
