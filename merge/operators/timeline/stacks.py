@@ -81,7 +81,8 @@ class PythonStacks:
         found, nodes = np.full(len(inside), -1, np.int64), np.flatnonzero(is_node)
         calls = pl.DataFrame({"sequence": timeline.sequence[made], "thread": timeline.thread[made],
                               "stack": self.number[made]})
-        here = calls.unique(["sequence", "thread"], keep="first", maintain_order=True)
+        # operators that make no node have the number of the next one
+        here = calls.unique(["sequence", "thread"], keep="last", maintain_order=True)
         # each thread numbers its own nodes: a number of another thread counts only if no second thread has used it
         there = here.filter(pl.len().over("sequence") == 1).select("sequence", there="stack")
         wanted = pl.DataFrame({"sequence": timeline.sequence[nodes], "thread": timeline.thread[nodes]})
