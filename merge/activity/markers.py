@@ -94,25 +94,31 @@ def _phase(name: str | None) -> str | None:
 
 
 def _paths_by_sequence(slices: pl.DataFrame) -> dict[int, str | None]:
-    """Returns the module in which each autograd node was created, by the sequence number shared with its operator."""
+    """Returns the module in which each autograd node was created, by the sequence number shared with its operator.
+
+    An operator that makes no node has the number of the next one, so the last operator with a number made the node.
+    Each thread counts by itself: what autograd's own threads recompute has no say where another thread used the number.
+    """
     made = slices.filter(pl.col("sequence_number") >= 0, ~pl.col("name").str.starts_with(AUTOGRAD))
     scopes = slices.filter(pl.col("name").str.starts_with(TORCH_MODULE) | (
         (pl.col("category") == "user_annotation") & pl.col("name").str.contains(f"^{MODULE.pattern}$")))
     if made.is_empty() or scopes.is_empty():
         return {}
+    engines = set(slices.filter(pl.col("name").str.starts_with(AUTOGRAD))["thread"])
     stack: list[tuple[int, str]] = []
     found: dict[int, str | None] = {}
+    recomputed: dict[int, str | None] = {}
     rows = pl.concat([scopes.with_columns(sequence_number=pl.lit(-1, pl.Int64)), made]).select(
-        "start_ns", (pl.col("start_ns") + pl.col("duration_ns")).alias("end_ns"), "name", "sequence_number").sort(
-        "start_ns", "sequence_number", maintain_order=True)
-    for start, end, name, sequence in rows.iter_rows():
+        "start_ns", (pl.col("start_ns") + pl.col("duration_ns")).alias("end_ns"), "name", "sequence_number", "thread",
+    ).sort("start_ns", "sequence_number", maintain_order=True)
+    for start, end, name, sequence, thread in rows.iter_rows():
         while stack and stack[-1][0] <= start:
             stack.pop()
         if sequence < 0:
             stack.append((end, nested_path(name, stack[-1][1] if stack else None)))
         elif stack:
-            found[sequence] = stack[-1][1]  # the last one made the node: others made none, so the number stayed
-    return found
+            (recomputed if thread in engines else found)[sequence] = stack[-1][1]
+    return recomputed | found
 
 
 def _backwards(functions: list[Marker], others: list[int]) -> list[Marker]:

@@ -13,7 +13,7 @@ from distprof.arrays import Flags, Integers
 from distprof.contract.tables import CLOSURE_SLICE, EVALUATION, EVALUATION_SLICE
 from distprof.merge.activity.markers import AUTOGRAD, DATA, MODULE, OPTIMIZER, STEP, TORCH_MODULE, nested_path
 from distprof.merge.operators.timeline.nesting import Nesting
-from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline
+from distprof.merge.operators.timeline.rank_timeline import ANNOTATION, OPERATOR, RankTimeline, calls_of_modules
 from distprof.merge.scan.scanned_columns import NONE
 
 PHASES = (None, "forward", "backward", "recompute", "optimizer", EVALUATION, "data")
@@ -37,7 +37,7 @@ class Places:
     classes: Sequence[str]
     """Classes of these modules."""
 
-    def outside(self, around: Integers) -> Places:
+    def within(self, around: Integers) -> Places:
         """Returns the places in which slices without a phase or a module get those of the row `around` them, if any."""
         phase, module = (np.where((values == nothing) & (around >= 0), values[around], values)
                          for values, nothing in ((self.phase, _NOTHING), (self.module, -1)))
@@ -99,10 +99,9 @@ class _Marks:
             found: Flags = np.array([*flags, False], bool)[timeline.name] & (timeline.type == ANNOTATION)
             return found
 
-        is_torch = slices(name.startswith(TORCH_MODULE) for name in timeline.names)
         is_named = slices(scope is not None for scope in scopes)
         is_root = is_named & slices(name.startswith(ROOT) for name in timeline.names)
-        found: Flags = is_torch & ~np.isin(timeline.thread, np.unique(timeline.thread[is_root]))
+        found: Flags = calls_of_modules(timeline) & ~np.isin(timeline.thread, np.unique(timeline.thread[is_root]))
         if found.any():  # annotations of other programs may look like our slices
             self.kind[is_named & np.isin(timeline.thread, np.unique(timeline.thread[found]))] = _FOLLOWS
         return found

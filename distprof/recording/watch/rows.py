@@ -17,8 +17,9 @@ from distprof.system import resource
 
 ROW_NS = 200_000_000
 """A row ends once it covers this time in ns."""
-BATCH_NS = 1_000_000_000
-"""Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches."""
+BATCH_NS = 400_000_000
+"""Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches. A rank
+that hangs, or gets SIGTERM, has not logged this much before."""
 MEMORY_NS = 2_000_000_000
 """Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
@@ -73,7 +74,7 @@ class Rows:
         self._memory = UNKNOWN, UNKNOWN
         self._memory_ns = MEMORY_NS
         self._ends: list[RowEnd] = []
-        self._begun = self._end_at(0)
+        self._begun = RowEnd(0, 0, 0, 0, 0, 0)
 
     def begin(self, first_step: int) -> None:
         """Begins with this step."""

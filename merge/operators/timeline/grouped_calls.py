@@ -13,7 +13,7 @@ import numpy as np
 
 from distprof.arrays import Array, Flags, Integers
 from distprof.merge.activity.device.commands import GRAPHS, of_names
-from distprof.merge.activity.markers import AUTOGRAD, STEP, TORCH_MODULE
+from distprof.merge.activity.markers import AUTOGRAD, STEP
 from distprof.merge.operators.one_key import one_key, sorted_places
 from distprof.merge.operators.places import PHASES, Places, places_of
 from distprof.merge.operators.shapes import UNKNOWN, ShapeCosts, ShapeCoverage, shape_costs, strict, tensors_of
@@ -31,6 +31,7 @@ from distprof.merge.operators.timeline.rank_timeline import (
     RUNTIME,
     TYPES,
     RankTimeline,
+    calls_of_modules,
     with_modules,
 )
 from distprof.merge.scan.scanned_columns import thread_of
@@ -70,9 +71,10 @@ def grouped_calls(timeline: RankTimeline, windows: Sequence[tuple[int, int, int]
     timeline, replay, replays = with_captured(timeline, captures)
     copied = replay >= 0
     if copied.any():
-        stack = spread(stack, ~copied)
+        stacks_of, stack = stack, np.full(len(copied), UNKNOWN)
+        stack[~copied] = stacks_of
     nesting = Nesting(timeline.thread, timeline.start_ns, timeline.end_ns, held=timeline.type < NUM_HOST)
-    places, launcher = places_of(timeline, nesting).outside(replay), launchers(timeline, nesting)
+    places, launcher = places_of(timeline, nesting).within(replay), launchers(timeline, nesting)
     alike = _alike(timeline)
     passed_on = _passed_on(timeline, nesting, alike)
     keys = _keys(timeline, places, launcher, windows, of_launcher(timeline.start_ns, replay)) | {
@@ -197,13 +199,6 @@ def slice_costs(timeline: RankTimeline, nesting: Nesting) -> ShapeCosts | None:
     return shape_costs(timeline, nesting, alike, _passed_on(timeline, nesting, alike))
 
 
-def spread(values: Integers, rows: Flags) -> Integers:
-    """Returns values of these rows; -1 for the others."""
-    found = np.full(len(rows), UNKNOWN)
-    found[rows] = values
-    return found
-
-
 def _alike(timeline: RankTimeline) -> Integers:
     """Returns numbers that are equal for slices with the same name and tensors."""
     numbers, found = dict[str, int](), np.full(len(timeline.texts) + 1, -1, np.int64)
@@ -245,11 +240,8 @@ def _times(timeline: RankTimeline, nesting: Nesting, launcher: Integers, passed_
 
 def _self_host_ns(timeline: RankTimeline, nesting: Nesting, on_host: Integers, passed_on: Flags) -> Integers:
     """Returns host time without nested calls. Calls of modules in an operator belong to it, as without these slices."""
-    own = nesting.without_inner(on_host)
-    is_module = (timeline.type == ANNOTATION) & np.array(
-        [*(name.startswith(TORCH_MODULE) for name in timeline.names), False], bool)[timeline.name]
-    return np.where(is_module, own, nesting.lifted(own, passed_on | is_module)) if is_module.any() else (
-        nesting.lifted(own, passed_on))
+    own, is_module = nesting.without_inner(on_host), calls_of_modules(timeline)
+    return np.where(is_module, own, nesting.lifted(own, passed_on | is_module))
 
 
 def _of_backward(timeline: RankTimeline, launched: Integers, copied: Flags) -> Integers:

@@ -114,10 +114,16 @@ STRIDES, VALUES = "Input Strides", "Concrete Inputs"
 """Keys of what else is known about inputs, also as JSON. The values are those of inputs that are not tensors."""
 
 
+def calls_of_modules(timeline: RankTimeline) -> Flags:
+    """Returns the slices that torch.profiler draws for calls of modules (`TORCH_MODULE`)."""
+    is_module = np.array([*(name.startswith(TORCH_MODULE) for name in timeline.names), False], bool)
+    found: Flags = is_module[timeline.name] & np.isin(timeline.type, (PYTHON, ANNOTATION))
+    return found
+
+
 def with_modules(timeline: RankTimeline) -> RankTimeline:
-    """Returns the timeline without Python calls, except those of modules (`TORCH_MODULE`), which become annotations."""
-    is_module = np.array([name.startswith(TORCH_MODULE) for name in timeline.names] or [False], bool)
-    kept = (timeline.type != PYTHON) | is_module[timeline.name]
+    """Returns the timeline without Python calls, except those of modules, which become annotations."""
+    kept = (timeline.type != PYTHON) | calls_of_modules(timeline)
     found = timeline if kept.all() else timeline.where(kept)
     return replace(found, type=np.where(found.type == PYTHON, ANNOTATION, found.type))
 

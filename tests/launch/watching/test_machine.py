@@ -213,8 +213,11 @@ def test_others_are_named_without_arguments():
     try:
         others = Others(lambda: {mine.pid})
         others.read({})
-        time.sleep(1)
-        others.read(values := {})
+        for _ in range(5):  # on a busy machine it gets little of its first second
+            time.sleep(1)
+            others.read(values := {})
+            if values["others"] > 0.1 / os.cpu_count():
+                break
         assert values["others"] > 0.1 / os.cpu_count()
         assert "python" in others.names
         assert "hunter2" not in others.names

@@ -226,3 +226,16 @@ def test_of_all_communication_is_told_which_part_is_hidden():
              "overlap_ratio": hidden / of if of else None} for number, (rank, hidden, of) in enumerate(steps)]
     found = mean_steps(pl.DataFrame(rows, schema=BREAKDOWN))
     assert [(one["rank"], one["overlapped_ns"], one["overlap_ratio"]) for one in found] == [(0, 5, 0.1), (1, 0, None)]
+
+
+def test_what_autograd_recomputes_with_the_number_of_a_node_did_not_make_it():
+    """Its thread numbers operators by itself: both threads have a number 7."""
+    engine = "autograd::engine::evaluate_function: "
+    rows = events(
+        ("nn.Module: Net_0", "python_function", 0, 25), ("nn.Module: Block_0", "python_function", 5, 20),
+        ("aten::mm", OP, 10, 15, 7), (f"{engine}CheckpointBackward", OP, 30, 50, 9),
+        ("nn.Module: Block_1", "python_function", 32, 48), ("aten::mm", OP, 35, 40, 7),
+        (f"{engine}MmBackward0", OP, 60, 70, 7))
+    found = rows.with_columns(thread=pl.when(pl.col("start_ns") < 30 * US).then(pl.lit("1")).otherwise(pl.lit("2")))
+    _, lane = seen(found)
+    assert (60, 70, Activity("backward", "Net_0.Block_0")) in lane
