@@ -146,20 +146,34 @@ def _means_by_product(beyond: Floats, dealt: Integers) -> Any:
 
 
 def median_of_others(values: Floats) -> Any:
-    """Returns, for each entry, the median of the other entries along the first axis; NaN if there are none."""
+    """Returns, for each entry, the median of the other entries along the first axis that are not NaN; NaN if there are
+    none."""
     number = len(values)
     if number < 2:
         return np.full(values.shape, np.nan)
-    order = np.argsort(values, axis=0, kind="stable")
+    order = np.argsort(values, axis=0, kind="stable")  # NaN goes to the end
     ordered = np.take_along_axis(values, order, axis=0)
     place = np.empty_like(order)
     np.put_along_axis(place, order, np.arange(number).reshape(-1, *[1] * (values.ndim - 1)), axis=0)
+    unknown = np.isnan(values)
+    if unknown.any():
+        return _median_of_known(ordered, place, unknown)
 
     def without_itself(index: int) -> Any:
         return np.where(index < place, ordered[index], ordered[index + 1])
 
     middle = (number - 1) // 2
     return without_itself(middle) if number % 2 == 0 else (without_itself(middle - 1) + without_itself(middle)) / 2
+
+
+def _median_of_known(ordered: Floats, place: Integers, unknown: Any) -> Any:
+    others = (~unknown).sum(axis=0) - ~unknown
+
+    def without_itself(index: Integers) -> Any:
+        index = index + (index >= place)
+        return np.take_along_axis(ordered, np.clip(index, 0, len(ordered) - 1), axis=0)
+
+    return np.where(others > 0, (without_itself((others - 1) // 2) + without_itself(others // 2)) / 2, np.nan)
 
 
 BINS = 1 << 14

@@ -194,6 +194,12 @@ class RankRecording:
         self._steps.append(row)
         self._claim().add_step(row)
 
+    def start_over(self) -> None:
+        """Drops all steps, and the files that were written."""
+        self._steps = []
+        if self._folder is not None:
+            self._folder.start_over()
+
     def look_at_models(self, switch: PassSwitch) -> None:
         """Counts parameters of new models, between two steps: the script may drop the models before the pass ends."""
         if self._params.lacks(switch.modules):

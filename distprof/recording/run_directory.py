@@ -223,6 +223,14 @@ class RankFolder:
                 self._opened = opened_at(self._step_lines)
             append_whole(self._step_lines, f"{json.dumps(row)}\n".encode())
 
+    def start_over(self) -> None:
+        """Removes all files but rank.json."""
+        self.close()
+        with told(self.path):
+            for name in (*self.files, STEP_LINES):
+                (self.path / name).unlink(missing_ok=True)
+        self.files, self.left_out = {}, None
+
     def write_rows(self, table: Table, rows: Sequence[TableRow]) -> None:
         """Writes one table with its tags."""
         with told(self.path):

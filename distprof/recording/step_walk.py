@@ -91,6 +91,8 @@ class StepWalk:
         self._thread.meets(frame.site.model)
         if self._thread.is_open:
             return
+        if self._finder.was_mistaken:  # an optimizer stepped during backward
+            self._start_over()
         was_unclear = self._finder.rule is None
         ended = self._finder.before_root(frame.site, evaluates=self.evaluates)
         self._after_event(ended=ended, was_unclear=was_unclear)
@@ -108,6 +110,11 @@ class StepWalk:
             return
         was_unclear = self._finder.rule is None
         ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+        if self._finder.was_mistaken and not inside:
+            self._start_over()
+            was_unclear = True
+            # the step that ends here was not seen, so it cannot be the first one of a pass
+            ended = self._finder.after_optimizer(optimizer, skipped=skipped) and self._rank.plan.pass_of(0) == WAIT
         if not inside:  # in backward nothing can be switched: this may be a thread of autograd
             self._after_event(ended=ended, was_unclear=was_unclear)
 
@@ -123,6 +130,19 @@ class StepWalk:
             for model in models:
                 self._passes.modules.drop(model)
         return counts
+
+    def _start_over(self) -> None:
+        """Drops all steps: the calls taken for inference only came before the training loop."""
+        if self._rank.progress.paused_steps:  # other ranks know them by number
+            return
+        with self._writing.held():
+            self._passes.start_over()
+            self._rank.start_over()
+            self._step.start_over()
+            self._finder.start_over()
+            for model in self._passes.modules.models:
+                model.trained = False
+            self.begin_step()
 
     def explicit_step(self) -> None:
         """Called when the script explicitly ends a step."""

@@ -14,7 +14,9 @@ from distprof.merge.watch.grid import medians
 from distprof.merge.watch.pieces import Columns, Piece
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
-READ = ("num_steps", "span_ns", "longest_ns", "longest_step", "gc_ns", *PHASES)
+READ = ("num_steps", "span_ns", "longest_ns", "longest_step", "gc_ns", "device_ns", *PHASES)
+DEVICE, LONGEST, WIDTH = 5, 6, 7
+"""Columns of rows, after the span and the phases."""
 CHUNK = 64
 """Rows of a rank that are examined together, however they arrive: the first ones, the next ones, and so on."""
 GROUP = 8
@@ -82,13 +84,15 @@ class LongSteps:
         """Finds the long steps in rows, the first of which begins a chunk."""
         count = columns["num_steps"]
         phases = np.stack([np.where(columns[name] == UNKNOWN, 0, columns[name]) for name in PHASES], axis=1)
-        rows = np.concatenate([columns["span_ns"][:, None], phases], axis=1) / count[:, None]
-        before, ended = self._before.get(rank, (np.full((CHUNK, 6), np.nan), np.zeros(MOST_IN_A_ROW, np.bool_)))
-        rows = np.concatenate([before, np.concatenate([rows, columns["longest_ns"][:, None]], axis=1)])
+        device = np.where(columns["device_ns"] == UNKNOWN, np.nan, columns["device_ns"])
+        rows = np.column_stack([columns["span_ns"], phases, device]) / count[:, None]
+        before, ended = self._before.get(rank, (np.full((CHUNK, WIDTH), np.nan), np.zeros(MOST_IN_A_ROW, np.bool_)))
+        rows = np.concatenate([before, np.column_stack([rows, columns["longest_ns"]])])
         middle, least = _usual(rows)
-        long = np.append(ended, columns["longest_ns"] > least)
+        longest = _longest(columns, middle, rows[CHUNK - 1:, DEVICE])
+        long = np.append(ended, longest > least)
         for row in np.flatnonzero(_rare(long)).tolist():
-            excess = float(columns["longest_ns"][row] - middle[row, 0])
+            excess = float(longest[row] - middle[row, 0])
             more = np.maximum(phases[row] - count[row] * middle[row, 1:5], 0)
             more *= min(excess / max(more.sum(), 1e-9), 1)
             self.of.setdefault(int(columns["longest_step"][row]), {})[rank] = (
@@ -103,14 +107,28 @@ class LongSteps:
         return next((self.noted[near] for near in (step, step - 1, step + 1) if near in self.noted), None)
 
 
+def _longest(columns: Columns, middle: Floats, device: Floats) -> Any:
+    """Returns the longest step of each row. If a device was not slower in the row than usual, or than in both rows
+    beside it, then the host was only ahead of the device and waited for it, as with DDP in every 100th step.
+
+    Args:
+        columns: Of the rows.
+        middle: Usual values of each row.
+        device: Device time per step, of these rows and the one before them.
+    """
+    usual = np.fmax(middle[:, DEVICE], np.fmin(device[:-1], np.append(device[2:], np.nan)))
+    lost = np.fmax((device[1:] - usual) * columns["num_steps"], 0)
+    return np.fmin(columns["longest_ns"], middle[:, 0] + np.where(np.isnan(device[1:] + usual), np.inf, lost))
+
+
 def _usual(rows: Floats) -> tuple[Any, Any]:
-    """Returns the usual values of each row but the first `CHUNK`, shape (rows, 6), and the least of a long step; nan
-    where nothing is known of the rows before its group."""
+    """Returns the usual values of each row but the first `CHUNK`, shape (rows, WIDTH), and the least of a long step;
+    nan where nothing is known of the rows before its group."""
     size = len(rows) - CHUNK
     before = sliding_window_view(rows, CHUNK, axis=0)[:size:GROUP].swapaxes(1, 2)
     middle = medians(before)
-    wide = 1.4826 * medians(np.abs(before[:, :, 5:] - middle[:, None, 5:]))[:, 0]
-    least = np.maximum(LONG * middle[:, 0], middle[:, 5] + FAR * wide)
+    wide = 1.4826 * medians(np.abs(before[:, :, LONGEST:] - middle[:, None, LONGEST:]))[:, 0]
+    least = np.maximum(LONG * middle[:, 0], middle[:, LONGEST] + FAR * wide)
     return np.repeat(middle, GROUP, axis=0)[:size], np.repeat(least, GROUP)[:size]
 
 

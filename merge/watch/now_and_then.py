@@ -13,7 +13,7 @@ import numpy as np
 from distprof.arrays import Flags, Floats, Integers
 from distprof.contract.watch_state import FindingKind, WatchFinding
 from distprof.merge.chance import median_of_others
-from distprof.merge.watch.grid import FIELDS
+from distprof.merge.watch.grid import FIELDS, medians
 from distprof.merge.watch.long_steps import PHASES, LongSteps
 from distprof.merge.watch.rhythm import period
 from distprof.merge.watch.slow_ranks import costed
@@ -104,11 +104,13 @@ def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -
 
 def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
     """Finds ranks that are slow in some of the steps, far more often than the others."""
+    known = list(known)
     taken = {rank for one in known for rank in one.ranks}
     found: dict[int, _Often] = {}
     for step, size, own in (_in_samples(view), _in_rows(view)):
         if own is None or len(step) < 4 * EPISODES:
             continue
+        own = _without(view, known, step, own)
         compared = own - median_of_others(own.T).T
         for place, hits in _often(compared, view.typical_ns):
             rank = view.ranks[place]
@@ -117,6 +119,16 @@ def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
             if rank in found and step is view.grid.first:
                 found[rank].seen_in_rows(step, size, hits)
     return [one for one in found.values() if (one.finding.per_step_ns or 0) >= MATERIAL / 2 * view.typical_ns]
+
+
+def _without(view: View, known: list[WatchFinding], step: Integers, own: Floats) -> Floats:
+    """Returns the values with NaN where a rank is known to be slow: the others would seem fast beside it, and slow
+    before and after."""
+    kept = own.copy()
+    for one in known:
+        inside = (step >= one.onset_step) & (step <= (np.inf if one.until_step is None else one.until_step))
+        kept[np.ix_(inside, np.isin(view.ranks, one.ranks))] = np.nan
+    return kept
 
 
 def split(view: View, slow: list[WatchFinding]) -> list[WatchFinding]:
@@ -177,23 +189,28 @@ def _in_rows(view: View) -> tuple[Integers, Floats, Any]:
     if len(view.ranks) < 2 or not view.own_phases:
         return view.grid.first, view.grid.count, None
     own = sum(view.grid.rows[:, :, FIELDS.index(name)].astype(float) for name in view.own_phases)
-    return view.grid.first, view.grid.count, own if np.isfinite(own).all() else None
+    return view.grid.first, view.grid.count, own
 
 
 def _often(compared: Floats, typical_ns: float) -> list[tuple[int, Flags]]:
     """Returns the columns of ranks that are late far more often than the others, and in which steps they are."""
-    middle = np.median(compared, axis=0)
+    middle = _medians(compared)
     # from the half below the median: a rank that is often late must not hide itself by a large spread
-    below = np.median(np.maximum(middle - compared, 0) * 2, axis=0)
-    wide = 1.4826 * np.median(np.fmax(np.abs(compared - middle), 0), axis=0)
+    below = _medians(np.maximum(middle - compared, 0) * 2)
+    wide = 1.4826 * _medians(np.abs(compared - middle))
     spread = np.minimum(np.where(below > 0, np.maximum(below, 0.5 * wide), wide), wide)
-    spread = np.maximum(spread, float(np.median(spread)))
+    spread = np.maximum(spread, _medians(spread))
     hits = compared - middle > np.maximum(FAR * spread, LEAST * typical_ns)
     episodes = (hits[1:] & ~hits[:-1]).sum(axis=0) + hits[0]
     # with two ranks, each is compared only with the other one, which is the median of the others
     others = (episodes.sum() - episodes) / max(len(episodes) - 1, 1)
     p = _at_least(episodes, others + 0.5) * len(episodes)
     return [(int(place), hits[:, place]) for place in np.flatnonzero((p < SURE) & (episodes >= EPISODES))]
+
+
+def _medians(values: Floats) -> Any:
+    """Returns medians over the first axis, ignoring nan."""
+    return medians(values.T.reshape(-1, len(values), 1))[:, 0]
 
 
 def _at_least(number: Integers, mean: Floats) -> Floats:
@@ -211,7 +228,7 @@ def _coming_and_going(view: View, place: int, step: Integers, size: Floats, comp
     onset = int(step[first])
     since = slice(first, None)
     share = float(hits[since].mean())
-    more = float(compared[hits].mean() - np.median(compared[~hits]))
+    more = float(compared[hits].mean() - np.nanmedian(compared[~hits]))
     last = int(step[at[-1]])
     gap = float(np.diff(at).max()) if len(at) > 1 else 1.0
     over = len(hits) - 1 - at[-1] > 3 * gap + 10

@@ -74,6 +74,11 @@ class CurrentStep:
         self._began_counter_ns = 0
         self.device_times = DeviceTimes()
 
+    def start_over(self) -> None:
+        """Counts from 0 again."""
+        self.number = self.num_turns = self.all_forward_calls = 0
+        self._doubtful, self.device_times = [], DeviceTimes()
+
     def begin(self, *, listening: bool) -> None:
         """Begins the step."""
         self.forward_calls = self._evaluation_calls = 0 if listening else None

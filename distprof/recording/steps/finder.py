@@ -32,7 +32,8 @@ class StepFinder:
 
     An explicit `rec.step()` has priority, then `--step-every`. Otherwise optimizers do: the only one, or, of several,
     the last one in the pattern in which they step, which has to be seen twice. If no optimizer is alive, each forward
-    call of the first root model with parameters begins a step.
+    call of the first root model with parameters begins a step; if an optimizer steps later, this was not the training
+    loop (`was_mistaken`).
     """
 
     def __init__(self, every: StepEvery | None = None, step: Callable[[], int] = lambda: 0) -> None:
@@ -77,6 +78,11 @@ class StepFinder:
         return self.rule in (None, "forward", "backward") or not self._optimizers.were_looked_for
 
     @property
+    def was_mistaken(self) -> bool:
+        """True if an optimizer has stepped after the job was taken for inference."""
+        return self.rule == "forward" and self._left_in is not None
+
+    @property
     def is_training(self) -> bool:
         """False in inference, where forward calls without gradients are the work."""
         return self._optimizers.any and self.rule != "forward"
@@ -86,11 +92,16 @@ class StepFinder:
         if not self.num_turns:
             self._log.begin()
 
-    def start_over(self, left_out: Sequence[Optimizer]) -> None:
-        """Drops everything seen so far; the steps of these optimizers are ignored from now on."""
+    def start_over(self, left_out: Sequence[Optimizer] | None = None) -> None:
+        """Drops everything seen so far.
+
+        Args:
+            left_out: Optimizers whose steps are ignored from now on; None for the same as before.
+        """
         self.rule = None if self._every is None else "given"
         self.num_turns = self._forwards = 0
-        self._optimizers, self._log, self._follower, self._only = Optimizers(left_out), TurnLog(), None, None
+        self._optimizers = self._optimizers.again() if left_out is None else Optimizers(left_out)
+        self._log, self._follower, self._only = TurnLog(), None, None
         self._root, self._silent, self._left_in = None, [], None
         self._of_backward.clear()
 

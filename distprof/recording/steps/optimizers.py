@@ -42,6 +42,12 @@ class Optimizers:
         """By id of the optimizer."""
         self._alive: Sequence[KnownOptimizer] | None = None
 
+    def again(self) -> Optimizers:
+        """Returns new ones that ignore the same optimizers."""
+        found = Optimizers()
+        found._left_out = self._left_out
+        return found
+
     @property
     def were_looked_for(self) -> bool:
         """True once `look` was called."""

@@ -167,7 +167,11 @@ class RankWatch:
             counts = self._phases.after_optimizer(optimizer) if called else get_ident() == self._thread
             if self._finder.rule == "explicit" or not (inside or counts):
                 return
-            if self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped) and not inside:
+            ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+            if self._finder.was_mistaken:  # what was recorded came before the training loop
+                self._finder.start_over()
+                ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+            if ended and not inside:
                 self._step_ended()
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
             self._fail(error)

@@ -34,8 +34,8 @@ from distprof.recording.watch.phase_marks import BEGIN, END, ENTER, LEAVE, OPTIM
 
 now_ns = time.perf_counter_ns
 global_hooks = nn_module._global_forward_pre_hooks
-BY_FORWARD = ("forward", "backward")
-"""Rules of a finder for which a call of a root may end a step."""
+BY_FORWARD = ("forward", "backward", None)
+"""Rules of a finder for which a call of a root may end a step; None while it looks for one."""
 
 
 StepPhases = tuple[int, int, int, int, int]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distprof.arrays import Floats
-from distprof.contract.watch import StepRows
+from distprof.contract.watch import UNKNOWN, StepRows
 from distprof.merge.watch.long_steps import LongSteps
 from distprof.merge.watch.pieces import Columns
 
@@ -18,7 +18,8 @@ def rows_of(spans_ms: Floats) -> Columns:
     columns = {name: np.zeros(len(spans_ms), np.int64) for name in StepRows.__struct_fields__}
     spans, step = (spans_ms * MS).astype(np.int64), np.arange(len(spans_ms))
     return columns | {"first_step": step, "longest_step": step, "num_steps": np.ones(len(step), np.int64),
-                      "span_ns": spans, "longest_ns": spans, "forward_ns": spans // 2}
+                      "span_ns": spans, "longest_ns": spans, "forward_ns": spans // 2,
+                      "device_ns": np.full(len(step), UNKNOWN)}
 
 
 def seen(spans_ms: Floats, sizes: list[int]) -> tuple[dict[int, float], int]:

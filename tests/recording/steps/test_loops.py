@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import distprof
 from distprof.recording.steps.evaluation import CallsWithoutGradient
 from support.recording import Recorded
+from support.watched import noted, steps_of
 
 pytestmark = pytest.mark.long
 
@@ -444,17 +445,52 @@ def test_explicit_steps_that_come_too_late_are_said(tmp_path):
     assert Recorded(tmp_path / "run").info["steps_found"]["left_in"] == 2
 
 
-def test_an_optimizer_that_is_made_after_some_inference_is_said(tmp_path):
-    model = nn.Linear(4, 4)
-    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=1,trace=9"):
+@pytest.mark.parametrize("plan", [SHORT, "wait=0,count=1,time=1,trace=1,arrivals=2"])
+@pytest.mark.parametrize("calls", [3, 4, 5])
+def test_inference_before_the_first_optimizer_is_not_the_loop(tmp_path, plan, calls):
+    frozen, model = nn.Linear(4, 8), nn.Linear(8, 2)
+    with distprof.record(tmp_path / "run", steps=plan):
         with torch.no_grad():
-            for _ in range(5):
-                model(X)
+            for _ in range(calls):
+                data = frozen(X)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        for _ in range(3):
-            descend(optimizer, model(X))
-    found = Recorded(tmp_path / "run").info["steps_found"]
-    assert found["rule"] == "forward" and found["left_in"] == 5
+        for _ in range(9):
+            descend(optimizer, model(data))
+    seen = Recorded(tmp_path / "run")
+    assert seen.info["status"] == "complete"
+    assert (seen.info["steps_found"]["rule"], seen.info["steps_found"]["left_in"]) == ("optimizer", None)
+    steps = seen.table("steps").filter(pl.col("pass") != "wait")
+    assert steps["forward_calls"].to_list() == [1] * len(steps) and not steps["evaluation_calls"].sum()
+    counted = seen.table("modules").filter(pl.col("calls") > 0)
+    assert counted["fwd_flops"].to_list() == [2 * 2 * 8 * 2], "nothing of the calls before is left"
+
+
+def test_steps_that_were_taken_for_inference_stay_if_the_script_ends_then(tmp_path):
+    model = nn.Linear(4, 4)
+    with distprof.record(tmp_path / "run", steps="wait=1,count=1,time=1,trace=9"), torch.no_grad():
+        for _ in range(5):
+            model(X)
+        torch.optim.SGD(model.parameters(), lr=1e-3)
+    assert Recorded(tmp_path / "run").info["steps_found"]["rule"] == "forward"
+
+
+@pytest.mark.parametrize("num_optimizers", [1, 2])
+def test_the_watch_sees_training_after_a_recording_of_inference(tmp_path, num_optimizers):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with distprof.record(tmp_path / "run", steps=SHORT):
+        with torch.no_grad():
+            for _ in range(20):
+                model(X)
+        optimizers = [torch.optim.SGD(model[place].parameters(), lr=1e-3) for place in range(num_optimizers)]
+        for _ in range(30):
+            loss = model(X).sum()
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    watched = steps_of(noted(tmp_path / "run").columns)
+    assert watched[0] == 13 and 20 + 30 - 3 * num_optimizers <= watched[-1] <= 20 + 30
 
 
 def test_inference_before_the_first_optimizer_is_waited_for_in_the_wait_pass(tmp_path):
