@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from distprof.contract.paths import RANK_JSON, rank_files
 from distprof.contract.watch_state import WatchFinding, WatchState, window_folder
 from distprof.errors import DistprofError
-from distprof.launch.final_merge import MERGE
 from distprof.launch.watching.hangs import HangSearch
 from distprof.launch.watching.rank_folders import LocalRanks, latest_step
 from distprof.launch.watching.reasons import Reasons
 from distprof.launch.watching.requests import EVERY_S, RequestPolicy, ask, finished, usual_steps
+from distprof.launch.watching.window_causes import Explanation, explained
 from distprof.merge.text.watch import sentence
 from distprof.summaries.host_file import file_stem
 
@@ -110,8 +105,8 @@ class CloserLooks:
 
     def __init__(self, run: Path, policy: RequestPolicy) -> None:
         self._run, self._policy = run, policy
-        self._asked: tuple[str, int] | None = None
-        """Finding id and number of the recording in progress; None if there is none."""
+        self._asked: tuple[WatchFinding, int] | None = None
+        """The finding and the number of the recording in progress; None if there is none."""
         self._reading: threading.Thread | None = None
         """The thread that analyses this recording."""
         self._told: dict[str, tuple[int, list[Explanation]]] = {}
@@ -158,9 +153,9 @@ class CloserLooks:
         if latest is not None:
             request = ask(self._run, usual_steps(latest.step_s), one.id, latest_step=latest.step, step_s=latest.step_s,
                           age_s=latest.age_s)
-            self._asked = one.id, request.number
+            self._asked = one, request.number
 
-    def _go_on(self, finding: str, number: int) -> None:
+    def _go_on(self, finding: WatchFinding, number: int) -> None:
         if self._reading is None:
             if finished(self._run, number):
                 self._reading = threading.Thread(target=self._read, args=(finding, number), daemon=True)
@@ -168,61 +163,7 @@ class CloserLooks:
         elif not self._reading.is_alive():
             self._asked = self._reading = None
 
-    def _read(self, finding: str, number: int) -> None:
+    def _read(self, finding: WatchFinding, number: int) -> None:
         with suppress(Exception):  # the finding stays as it is
             if any(rank_files(window_folder(self._run, number), RANK_JSON)):
-                self._told[finding] = number, explained(self._run, number)
-
-
-PATIENCE_S = 300.0
-"""Longest time for the analysis of a recording: it grows with the ranks, and the processors may be busy with the
-job."""
-NICE = 10
-"""Priority of that process, lower than the job's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """A rank that delays the others in a recording, and the code that does."""
-
-    rank: int
-    text: str
-    """The finding as a sentence."""
-    module: str | None
-    line: str | None
-    """`file.py:33`."""
-    gain_ns: float | None
-    """By how much a step would be shorter without the delay."""
-
-
-def explained(run: Path, number: int) -> list[Explanation]:
-    """Analyses the N-th recording of a run in a separate process with low priority.
-
-    Returns:
-        Ranks that delay the others, the most expensive first; empty if no rank does, or the analysis failed.
-    """
-    found = _findings(window_folder(run, number))
-    return [_explanation(one) for one in found if one.get("severity") == "bad" and one.get("rank") is not None]
-
-
-def _findings(folder: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-c", MERGE, "\n".join(sys.path), "findings", "--json", os.fspath(folder)]
-    environ = {name: value for name, value in os.environ.items() if name != "DISTPROF_OUT"}
-    environ["POLARS_MAX_THREADS"] = "1"
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              env=environ, timeout=PATIENCE_S, check=True, preexec_fn=_low_priority)
-        return list(json.loads(done.stdout)["findings"])
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _low_priority() -> None:
-    os.nice(NICE)
-
-
-def _explanation(one: dict[str, Any]) -> Explanation:
-    line = (one.get("cause") or {}).get("line") or {}
-    place = f"{Path(line['file']).name}:{line['line']}" if line.get("file") else None
-    return Explanation(rank=int(one["rank"]), text=str(one["text"]), module=one.get("module"), line=place,
-                       gain_ns=one.get("gain_ns"))
+                self._told[finding.id] = number, explained(self._run, number, finding)

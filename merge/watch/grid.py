@@ -11,6 +11,8 @@ from distprof.contract.watch import UNKNOWN
 from distprof.merge.watch.pieces import Columns
 
 SUMS = ("span_ns", "data_ns", "forward_ns", "backward_ns", "optimizer_ns", "gc_ns", "device_ns")
+SPANS = SUMS[:5]
+"""Times of the host, which may be ahead of the device."""
 LEVELS = ("host_bytes", "device_bytes")
 FIELDS = (*SUMS, *LEVELS)
 BLOCK = 8
@@ -186,11 +188,12 @@ def _means(columns: Columns, bounds: Integers) -> Floats:
     first, ends = columns["first_step"], columns["first_step"] + columns["num_steps"]
     same = len(first) >= bounds.shape[1] and np.array_equal(first[:bounds.shape[1]], bounds[0]) and np.array_equal(
         ends[:bounds.shape[1]], bounds[1])
+    columns = _on_device(columns)
     found = np.empty((bounds.shape[1], len(FIELDS)))
     edges = np.stack([first, ends], axis=1).ravel()
     steps = columns["num_steps"][:bounds.shape[1]] if same else _between(edges, columns["num_steps"], bounds)
     for place, name in enumerate(SUMS):
-        of = np.where(columns[name] == UNKNOWN, np.nan, columns[name].astype(float))
+        of = columns[name]
         total = of[:bounds.shape[1]] if same else _between(edges, of, bounds)
         found[:, place] = np.where(steps > 0, total / np.maximum(steps, 1e-9), np.nan)
     row = np.minimum(np.searchsorted(ends, bounds[1]), len(ends) - 1)
@@ -199,8 +202,27 @@ def _means(columns: Columns, bounds: Integers) -> Floats:
     return found
 
 
+def _on_device(columns: Columns) -> dict[str, Any]:
+    """Returns the columns with nan for unknown values. Spans and phases of rows with device times are scaled to these:
+    the host may be ahead of the device, by another distance at the end of each row."""
+    found: dict[str, Any] = dict(columns)
+    for name in SUMS:
+        found[name] = np.where(columns[name] == UNKNOWN, np.nan, columns[name].astype(float))
+    ratio = found["device_ns"] / np.maximum(found["span_ns"], 1)
+    for name in SPANS:
+        found[name] *= np.where(np.isnan(ratio), 1, ratio)
+    return found
+
+
 def _between(edges: Integers, of: Array, bounds: Integers) -> Any:
-    """Returns the sums over step ranges: the integral is linear within rows and flat in the gaps between them."""
+    """Returns the sums over step ranges: the integral is linear within rows and flat in the gaps between them; nan
+    where a range includes rows whose value is nan."""
+    unknown = np.isnan(of)
+    sums = _integrals(edges, np.where(unknown, 0, of), bounds)
+    return np.where(_integrals(edges, unknown.astype(float), bounds) > 0, np.nan, sums) if unknown.any() else sums
+
+
+def _integrals(edges: Integers, of: Array, bounds: Integers) -> Any:
     total = np.cumsum(of)
     integral = np.stack([total - of, total], axis=1).ravel()
     return np.interp(bounds[1], edges, integral) - np.interp(bounds[0], edges, integral)

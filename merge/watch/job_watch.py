@@ -107,7 +107,8 @@ class JobWatch:
         view = View(self._grid, self._sampled, self._hosts)
         found = split(view, slow_ranks(view))
         found += job_growths(view, found)
-        found += now_and_then(view, found, self._long)
+        before = [one for one in self._register.findings if one.kind in ("slow_rank", "slow_host")]
+        found += now_and_then(view, found, before, self._long)
         found += _memory(view)
         self._note(found, view.typical_ns)
 

@@ -74,15 +74,17 @@ class _Often:
         return bool((apart <= 2 * self.size).mean() >= ALMOST_ALL)
 
 
-def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -> list[WatchFinding]:
+def now_and_then(view: View, known: Iterable[WatchFinding], before: Iterable[WatchFinding],
+                 events: LongSteps) -> list[WatchFinding]:
     """Returns findings about intermittent problems. One that both rows and single long steps show is reported once.
 
     Args:
         view: The job.
         known: Findings about ranks that stay slow.
+        before: Those of earlier searches.
         events: Single long steps.
     """
-    often, single = intermittent(view, known), list(long_steps(view, events))
+    often, single = intermittent(view, known, before), list(long_steps(view, events))
     for one in often:
         about = one.finding
         same = [other for _, other in single if other.ranks == about.ranks]
@@ -102,16 +104,21 @@ def now_and_then(view: View, known: Iterable[WatchFinding], events: LongSteps) -
     return [one for _, one in single]
 
 
-def intermittent(view: View, known: Iterable[WatchFinding]) -> list[_Often]:
-    """Finds ranks that are slow in some of the steps, far more often than the others."""
+def intermittent(view: View, known: Iterable[WatchFinding], before: Iterable[WatchFinding]) -> list[_Often]:
+    """Finds ranks that are slow in some of the steps, far more often than the others.
+
+    Args:
+        view: The job.
+        known: Findings about ranks that stay slow, which are not looked at here.
+        before: Such findings of earlier searches.
+    """
     known = list(known)
     taken = {rank for one in known for rank in one.ranks}
     found: dict[int, _Often] = {}
     for step, size, own in (_in_samples(view), _in_rows(view)):
         if own is None or len(step) < 4 * EPISODES:
             continue
-        own = _without(view, known, step, own)
-        compared = own - median_of_others(own.T).T
+        compared = own - median_of_others(_without(view, [*known, *before], step, own).T).T
         for place, hits in _often(compared, view.typical_ns):
             rank = view.ranks[place]
             if rank not in taken | found.keys():

@@ -12,9 +12,10 @@ from distprof.contract.paths import RANK_JSON
 from distprof.contract.watch_state import WatchFinding, certain_findings, window_folder
 from distprof.errors import OutputError, UsageError
 from distprof.launch.watching import explanations
-from distprof.launch.watching.explanations import CloserLooks, Explanation
+from distprof.launch.watching.explanations import CloserLooks
 from distprof.launch.watching.requests import RequestPolicy
 from distprof.launch.watching.watcher_protocol import every_s
+from distprof.launch.watching.window_causes import Explanation, _grown
 
 
 def finding(name: str, *, kind: str = "slow_rank", rank: int = 1, until: int | None = None) -> WatchFinding:
@@ -37,7 +38,7 @@ def asked(monkeypatch) -> list[str]:
     monkeypatch.setattr(explanations, "latest_step", lambda _: SimpleNamespace(step=5, step_s=0.02, age_s=1.0))
     monkeypatch.setattr(explanations, "finished", lambda *_: True)
     monkeypatch.setattr(explanations, "explained", lambda *_: [
-        Explanation(rank=1, text="", module="encoder.1", line="train.py:33", gain_ns=1.0)])
+        Explanation(rank=1, module="encoder.1", line="train.py:33")])
     return found
 
 
@@ -57,6 +58,27 @@ def test_module_and_line_join_the_finding_whose_rank_they_are_of(tmp_path, asked
     assert asked == ["a", "b"], "once for each"
     assert (mine.module, mine.line, mine.window) == ("encoder.1", "train.py:33", 1)
     assert (other.module, other.line, other.window) == (None, None, None)
+
+
+def grown(growth: float, **modules: tuple[float, float]) -> str | None:
+    """The module named for steps that grew, where each took so long before and since."""
+    return _grown([{"module": name, "change": {"base": base, "new": new}} for name, (base, new) in modules.items()],
+                  growth)
+
+
+def test_the_module_that_grew_with_the_steps_of_all_ranks_is_named():
+    assert grown(10.0, a=(20, 20), b=(5, 14), c=(20, 21)) == "b"
+    assert grown(10.0, a=(0, 9), b=(20, 20)) == "a", "a module that is new"
+
+
+@pytest.mark.parametrize("modules", [
+    {"a": (60, 72), "b": (10, 12), "c": (10, 12)},  # a slower machine
+    {"a": (10, 16), "b": (10, 15)},  # two modules
+    {"a": (10, 14), "b": (10, 10)},  # less than half
+    {"a": (10, 9)}, {}, {"": (1, 9)},
+])
+def test_where_other_things_grew_no_module_is_named(modules):
+    assert grown(10.0, **modules) is None
 
 
 @pytest.mark.parametrize("one", [finding("a", kind="pauses"), finding("a", kind="memory_growth"),
