@@ -115,6 +115,16 @@ class RankState(msgspec.Struct, kw_only=True):
     """Step times of the last minute at equal intervals, for a sparkline."""
 
 
+class LongerSteps(msgspec.Struct, kw_only=True):
+    """Step times of the whole job that grew."""
+
+    from_step: int
+    until_step: int | None
+    """None if they did not become shorter again."""
+    before_ns: float
+    after_ns: float
+
+
 class WatchState(msgspec.Struct, kw_only=True):
     """The state of the whole job."""
 
@@ -134,6 +144,8 @@ class WatchState(msgspec.Struct, kw_only=True):
     findings: list[WatchFinding]
     notes: list[str] = []
     """What could not be watched, and why."""
+    unexplained: LongerSteps | None = None
+    """Longer steps of a job that has ended for which no finding gives a reason; the largest such growth."""
 
 
 class WindowRequest(msgspec.Struct, kw_only=True):

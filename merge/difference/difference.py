@@ -17,7 +17,7 @@ from distprof.merge.difference.facts import Fact, Note, facts_of, notes_of
 from distprof.merge.difference.observed import Observed
 from distprof.merge.difference.pairing import Pairing, modules_in, paired
 from distprof.merge.difference.samples import BETWEEN_RUNS, ON_PROCESSORS, Noise, Samples, Statistic, mean
-from distprof.merge.difference.split import is_communication
+from distprof.merge.difference.split import is_communication, with_rest
 from distprof.merge.totals.step_time import LIGHT, TRACED, middle
 from distprof.merge.totals.workload import Unit
 
@@ -100,12 +100,20 @@ class Difference:
         return changes(base, new, statistic, self.noise.on_core if column == "cpu_ns" else self.noise)["step"]
 
     def _of_step(self, run: Observed, samples: Samples) -> Samples:
-        """Rescales times from the steps in which they were measured to the step time."""
+        """Rescales times from the steps in which they were measured to the step time, unless they are of kernels."""
         steps, parts = run.step_samples(self.step_passes), run.parts if self.parts_from == TRACE else run.timed_parts
-        if steps is None or parts is None:
+        if steps is None or parts is None or (self.parts_from == TRACE and run.has_device_timeline):
             return samples
         scale = float(middle(steps.by_step)[0]) / float(parts.by_step.sum(axis=1).mean())
         return replace(samples, values=samples.values * scale)
+
+    def _parts_of(self, run: Observed) -> Samples | None:
+        if self.parts_from == TIME:
+            return None if run.timed_parts is None else self._of_step(run, run.timed_parts)
+        steps = run.step_samples(self.step_passes)
+        if steps is None or not run.has_device_timeline:
+            return self._of_step(run, run.parts)
+        return with_rest(run.parts, float(middle(steps.by_step)[0]))
 
     @cached_property
     def parts_from(self) -> str | None:
@@ -119,8 +127,7 @@ class Difference:
         """Parts of the step, whose differences and a rest add up to that of the step."""
         if self.parts_from is None or self.step is None:
             return None
-        base, new = ([self._of_step(run, found) for run in side if (
-            found := run.parts if self.parts_from == TRACE else run.timed_parts)] for side in (self.base, self.new))
+        base, new = ([found for run in side if (found := self._parts_of(run))] for side in (self.base, self.new))
         return parts_table(base, new, self.noise, self.step.difference or 0.0)
 
     @cached_property
@@ -172,7 +179,7 @@ class Difference:
                      for side in (self.base, self.new))
         if len(base) < len(self.base) or len(new) < len(self.new):
             return None
-        steps = [float(self._of_step(run, run.parts).by_step.sum(axis=1).mean()) for run in self.runs]
+        steps = [float(parts.by_step.sum(axis=1).mean()) for run in self.runs if (parts := self._parts_of(run))]
         return items_table(base, new, self.noise, has_common=False, step_ns=steps)
 
     @cached_property

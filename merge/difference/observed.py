@@ -89,6 +89,11 @@ class Observed:
         return not self._traced[1].is_empty()
 
     @property
+    def has_device_timeline(self) -> bool:
+        """True if timelines show the kernels of all ranks, whose times do not depend on whether they are recorded."""
+        return self.has_timeline and all(did.on_device for did in self.program.did.values())
+
+    @property
     def has_modules(self) -> bool:
         """True if timelines show calls of modules."""
         return not self._traced[0].filter(pl.col("kind") == "forward", pl.col("where").is_not_null()).is_empty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -28,7 +29,8 @@ SCHEMA = {"step": pl.Int64(), "rank": pl.Int64(), "kind": pl.String(), "where": 
 
 
 def activities(program: RunProgram) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns what ranks did in traced steps, by kind and module; exposed communication is a kind of its own.
+    """Returns what ranks did in traced steps, by kind and module; exposed communication is a kind of its own. On a
+    device, only the time of kernels counts.
 
     Args:
         program: What ranks did.
@@ -45,8 +47,12 @@ def activities(program: RunProgram) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _of_rank(program: RunProgram, rank: int, windows: pl.DataFrame) -> Iterator[tuple[Any, ...]]:
     did, known = program.did[rank], program.activities.known
-    lane = did.lane.outside(did.blocked)
+    # kernels take no longer under a profiler, but the host does, and then the device waits for it
+    lane = did.lane.within(did.computing) if did.on_device else did.lane.outside(did.blocked)
+    windows = windows.sort("start_ns")
     starts, ends = windows["start_ns"].to_list(), windows["end_ns"].to_list()
+    if did.on_device:  # it ends a step later than the host
+        ends = [*starts[1:], int(did.computing.ends.max(initial=ends[-1]))]
     blocked = did.blocked.within(starts, ends).tolist()
     for step, start, end, exposed in zip(windows["step"].to_list(), starts, ends, blocked, strict=True):
         yield step, rank, "exposed", None, exposed
@@ -63,6 +69,13 @@ def parts_of(rows: pl.DataFrame, cells: pl.DataFrame) -> Samples:
                         ns=pl.col("duration_ns") - pl.col("ns").fill_null(0.0))
     found = Samples.from_rows(pl.concat([named.select(other.columns), other.cast({"ns": pl.Float64})]), ["part"], cells)
     return found.of({part: [part] for part in PARTS})  # what was not seen took no time
+
+
+def with_rest(parts: Samples, step_ns: float) -> Samples:
+    """Returns parts of a step in which `other` is what is left of the step time, given in ns."""
+    values, other = parts.values.copy(), list(parts.items).index("other")
+    values[:, :, other] += step_ns - values.sum(axis=2)
+    return replace(parts, values=values)
 
 
 def timed_parts(steps: pl.DataFrame) -> tuple[Samples, pl.DataFrame]:

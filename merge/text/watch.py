@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from distprof.contract.watch_state import WatchFinding, WatchState, state_of
+from distprof.contract.watch_state import LongerSteps, WatchFinding, WatchState, state_of
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import percent, size
 
@@ -43,8 +43,16 @@ def job_lines(state: WatchState) -> list[str]:
                                                     -(one.cost_ns or 0.0)))
     lines = [f"  {sentence(one)}" for one in order]
     if not any(one.kind != "pauses" for one in order) and state.num_steps:
-        lines.insert(0, "  no rank was found to slow the job down, and step times did not grow")
+        lines.insert(0, f"  no rank was found to slow the job down, and {_unexplained(state.unexplained)}")
     return [job_line(state), *lines, *(f"  {note}" for note in state.notes)]
+
+
+def _unexplained(longer: LongerSteps | None) -> str:
+    if longer is None:
+        return "step times did not grow"
+    until = "on" if longer.until_step is None else f"to about step {longer.until_step:,}"
+    return (f"it is not certain why steps took longer from about step {longer.from_step:,} {until} "
+            f"({brief(longer.before_ns)} before, {brief(longer.after_ns)} then)")
 
 
 def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from distprof.arrays import Floats
-from distprof.contract.watch_state import WatchFinding
+from distprof.contract.watch_state import LongerSteps, WatchFinding
 from distprof.merge.watch import shifts
 from distprof.merge.watch.everybody import Growth, growths, link_of, slow_from_start, slow_groups, who_grew
 from distprof.merge.watch.grid import LEVELS, Blocks
 from distprof.merge.watch.late_ranks import Late, together_steps
+from distprof.merge.watch.late_ranks import growth as step_growth
 from distprof.merge.watch.onset import refined
 from distprof.merge.watch.slow_ranks import Z95, about, chance, costed
 from distprof.merge.watch.view import MATERIAL, View
@@ -58,7 +60,32 @@ def job_growths(view: View, known: Sequence[WatchFinding]) -> list[WatchFinding]
     return found
 
 
+def unexplained(view: View) -> LongerSteps | None:
+    """Returns the largest growth of step times; None if they did not grow."""
+    largest = max(growths(view), key=lambda one: one.after_ns - one.before_ns, default=None)
+    if largest is None:
+        return None
+    one = _located(view, largest)
+    return LongerSteps(from_step=one.begin, until_step=None if one.end is None else one.end - 1,
+                       before_ns=one.before_ns, after_ns=one.after_ns)
+
+
+def _located(view: View, growth: Growth) -> Growth:
+    """Returns the growth from where it began, if rows show that to be some blocks earlier: too few blocks were before
+    it for a change to be searched for there."""
+    onset, _ = refined(view, growth.begin, growth.slack, None)
+    series = view.step_times
+    if not 0 < series.place(onset) < series.place(growth.begin):
+        return growth
+    before, after, error, error_after = step_growth(series, onset, growth.end)
+    if after - before < growth.after_ns - growth.before_ns:
+        return growth
+    return replace(growth, begin=int(onset), before_ns=before, after_ns=after,
+                   error_ns=float(np.hypot(error, error_after)))
+
+
 def _finding(view: View, growth: Growth) -> WatchFinding | None:
+    growth = _located(view, growth)
     moved, who = slow_groups(view, growth), who_grew(view, growth)
     if moved is None and who is None:
         return None

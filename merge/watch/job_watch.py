@@ -15,7 +15,7 @@ from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState, is_f
 from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.watch.grid import Grid
-from distprof.merge.watch.job_growth import growing, job_growths
+from distprof.merge.watch.job_growth import growing, job_growths, unexplained
 from distprof.merge.watch.late_ranks import together_steps
 from distprof.merge.watch.long_steps import LongSteps, OwnWork
 from distprof.merge.watch.now_and_then import now_and_then, split
@@ -141,7 +141,12 @@ class JobWatch:
             first_watched=min((one.first for one in known if one.first is not None), default=None),
             elapsed_ns=max((one.elapsed_ns for one in known if one.last_step + 1 == num_steps), default=None),
             step_ns=self._step_ns(view), ranks=ranks, findings=list(self._register.findings),
-            notes=[] if running else list(_uneven(known, num_steps)))
+            notes=[] if running else list(_uneven(known, num_steps)),
+            unexplained=None if running or self._explains_steps() else unexplained(view))
+
+    def _explains_steps(self) -> bool:
+        """Returns whether there are findings other than pauses and memory."""
+        return any(one.kind not in ("pauses", "memory_growth") for one in self._register.findings)
 
     def _step_ns(self, view: View) -> float | None:
         """Returns the median step time of the watched job; that of rows before the first block is complete."""

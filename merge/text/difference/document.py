@@ -120,6 +120,8 @@ def _words(base: str | None, new: str | None) -> tuple[str, str]:
 
 
 def _parts_remark(found: Difference) -> str:
+    if found.parts_from == TRACE and all(run.has_device_timeline for run in found.runs):
+        return "times of kernels in steps with a timeline, `other` is the rest of the step time; mean of all ranks"
     of = "with a timeline" if found.parts_from == TRACE else "with module timers"
     exposed = "" if found.parts_from == TRACE else "; forward and backward include communication"
     return f"shares of steps {of}, times the step time; mean of all ranks{exposed}"

@@ -15,6 +15,8 @@ from torch import nn
 from support.differing_runs import simulated
 from support.jobs import called
 from support.recording import train
+from support.simulator import device_job
+from support.simulator.device_job import DeviceJob, Slow
 
 PLAN = "wait=1,count=1,time=6,trace=0,arrivals=0"
 
@@ -54,6 +56,23 @@ def test_another_world_size_and_more_collectives_are_the_headline(tmp_path):
     assert first.startswith("these are two different jobs: ranks 2 -> 4; ")
     assert "collectives per step of a rank " in first
     assert "two different jobs" not in called("diff", base, simulated(tmp_path / "c", 2, ranks=2)).stdout
+
+
+@pytest.mark.parametrize("launch_ns", [6_000, 2_500_000])
+def test_what_kernels_of_a_module_take_does_not_depend_on_the_host(tmp_path, monkeypatch, launch_ns):
+    base = DeviceJob(num_ranks=2, untraced=4, noise=0.001).write(tmp_path / "base")
+    monkeypatch.setattr(device_job, "LAUNCH_NS", launch_ns)  # 2.5 ms: the device waits for its host
+    slow = [Slow(rank, "forward", 2, 1_000_000) for rank in range(2)]
+    new = DeviceJob(num_ranks=2, untraced=4, noise=0.001, slow=slow, seed=1).write(tmp_path / "new")
+    found = diff(base, new)
+    grown = {row["module"]: row["change"]["difference"] for row in found["modules"]["rows"]}
+    assert grown.pop("layers.2") == pytest.approx(1e6, rel=0.02)
+    assert max(map(abs, grown.values())) < 50_000
+    parts = {row["part"]: row["change"] for row in found["parts"]["rows"]}
+    assert parts["forward"]["difference"] == pytest.approx(1e6, rel=0.05)
+    assert abs(parts["backward"]["difference"]) < 50_000 and abs(parts["optimizer"]["difference"]) < 50_000
+    assert sum(one["difference"] for one in parts.values()) == pytest.approx(
+        found["step_time"]["difference"] - found["parts"]["rest_ns"])
 
 
 def recorded_by(run: Path, folder: Path, passes: Sequence[str]) -> Path:

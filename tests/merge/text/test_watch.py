@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
-from distprof.contract.watch_state import FindingKind, WatchFinding, WatchState
+from distprof.contract.watch_state import FindingKind, LongerSteps, WatchFinding, WatchState
 from distprof.merge.text.watch import job_line, job_lines, long_time, sentence, with_texts
 
 MS = 1e6
@@ -86,3 +87,7 @@ def test_the_dearest_comes_first_and_pauses_last() -> None:
 def test_that_nothing_was_noticed_is_said() -> None:
     nothing = "  no rank was found to slow the job down, and step times did not grow"
     assert job_lines(state(finding("pauses")))[1] == nothing
+    longer = LongerSteps(from_step=1_200, until_step=None, before_ns=13.6e6, after_ns=16.6e6)
+    assert job_lines(msgspec.structs.replace(state(), unexplained=longer))[1] == (
+        "  no rank was found to slow the job down, and it is not certain why steps took longer from about step 1,200 on "
+        "(13.6 ms before, 16.6 ms then)")

@@ -110,6 +110,52 @@ def test_all_ranks_are_a_regression() -> None:
     assert found.after_ns == pytest.approx(found.before_ns + 40 * MS, rel=0.02)
 
 
+def test_steps_that_became_longer_soon_are_a_regression_too() -> None:
+    found = only(seen(num_steps=4_000, step_ns=12 * MS,
+                      troubles=(Trouble(ranks=(0, 1, 2, 3), onset=300, extra_ns=3 * MS),)))
+    assert (found.kind, found.phase) == ("regression", "forward")
+    assert found.onset_step == pytest.approx(300, abs=10)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_host_that_is_ahead_of_its_device_neither_pauses_nor_moves_the_onset(world: int) -> None:
+    trouble = Trouble(ranks=tuple(range(world)), onset=1_000, extra_ns=1.3 * MS)
+    job = {"num_steps": 4_000, "step_ns": 12 * MS, "world": world, "layout": "dp", "ahead": 4.0}
+    found = only(seen(**job, troubles=(trouble,)))
+    assert (found.kind, found.phase) == ("regression", "forward")
+    assert found.onset_step == pytest.approx(1_000, abs=3)
+    assert found.per_step_ns == pytest.approx(1.3 * MS, rel=0.1)
+    assert seen(**job).findings == []
+
+
+def test_pauses_of_a_device_are_told() -> None:
+    found = only(seen(num_steps=4_000, step_ns=12 * MS, ahead=4.0, pause_every=250, pause_ns=300 * MS))
+    assert (found.kind, found.period_steps) == ("pauses", 250)
+    assert found.cost_ns == pytest.approx(15 * 300 * MS, rel=0.15)
+
+
+def test_beside_a_rank_that_became_slow_the_other_was_not_slow_before() -> None:
+    """Two ranks, each of which can only be compared with the other; the slow one seems normal to itself by then."""
+    trouble = Trouble(ranks=(1,), onset=800, extra_ns=3 * MS)
+    for seed in range(3):
+        watched = seen(world=2, num_steps=4_500, step_ns=14 * MS, load=0.03, jitter=0.05, seed=seed, troubles=(trouble,))
+        assert [one.ranks for one in watched.findings if one.kind != "pauses"] == [[1]]
+
+
+def test_longer_steps_without_a_known_reason_are_not_denied() -> None:
+    job = Job(num_steps=STEPS, step_ns=SLOW, load=0.003, tail_rate=0.0, troubles=(
+        Trouble(ranks=(2,), onset=700, extra_ns=40 * MS),))
+    ranks = Ranks(play(job))
+    pieces = {rank: ranks.new(rank, ranks.end_ns) for rank in range(job.world)}
+    found = watched_pieces(pieces, job.hosts)
+    assert found.state(0, run_id="x", running=False).unexplained is None, "the rank explains them"
+    found._register.findings.clear()
+    longer = found.state(0, run_id="x", running=False).unexplained
+    assert longer is not None and longer.until_step is None
+    assert longer.from_step == pytest.approx(700, abs=10)
+    assert longer.after_ns - longer.before_ns == pytest.approx(40 * MS, rel=0.25)
+
+
 def test_a_link_is_the_pair_of_hosts_whose_calls_move_longer() -> None:
     link = Link(hosts=("host1", "host2"), onset=700, extra_ns=10 * MS)
     found = only(seen(layout="pp", per_host=1, links=(link,)))

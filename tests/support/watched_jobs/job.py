@@ -84,6 +84,8 @@ class Job:
     stops: tuple[int, int] | None = None
     """A rank that writes nothing more from a step on."""
     blocked_known: bool = True
+    ahead: float = 0.0
+    """Steps by which hosts run ahead of their devices at most; in every 100th step they wait for them."""
     seed: int = 0
 
     def host(self, rank: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from distprof.contract.watch import Note, SampledStep
 from distprof.merge.watch.pieces import Piece, Sample
 
-from .job import S
+from .job import Job, S
 from .play import Played
 
 ROW_NS = 0.2 * S
@@ -46,7 +46,22 @@ def rows_of(played: Played, rank: int) -> dict[str, Any]:
         columns[name] = summed(played.phases_ns[:, rank, place])
     columns |= {"device_ns": np.full(len(first), -1), "cpu_ns": columns["span_ns"], "switches": np.zeros(len(first)),
                 "gc_ns": np.zeros(len(first)), "host_bytes": memory, "device_bytes": np.full(len(first), GIB)}
+    if job.ahead:
+        columns |= _of_hosts_ahead(job, columns)
     return {name: np.asarray(values).astype(np.int64) for name, values in columns.items()}
+
+
+def _of_hosts_ahead(job: Job, columns: dict[str, Any]) -> dict[str, Any]:
+    """These rows on a device, as a host notes them that is ahead of it by another time at the end of each row."""
+    first, span = columns["first_step"], columns["span_ns"].astype(float)
+    lead = np.random.default_rng(job.seed).uniform(0, job.ahead * job.step_ns, len(span))
+    noted = np.maximum(span - np.diff(lead, prepend=0), span / 2)
+    hundredth = (first + columns["num_steps"] - 1) // 100 * 100
+    waits = hundredth >= first
+    found = {name: columns[name] * noted / span for name in ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")}
+    return found | {"device_ns": span, "span_ns": noted, "end_ns": columns["end_ns"] - lead,
+                    "longest_ns": np.where(waits, job.ahead * job.step_ns, columns["longest_ns"]),
+                    "longest_step": np.where(waits, hundredth, columns["longest_step"])}
 
 
 def samples_of(played: Played, rank: int) -> list[Sample]:
