@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from distprof.arrays import Floats
 from distprof.contract.watch_state import LongerSteps, WatchFinding
@@ -60,6 +61,23 @@ def job_growths(view: View, known: Sequence[WatchFinding]) -> list[WatchFinding]
     return found
 
 
+def still_longer(view: View, known: Iterable[WatchFinding], found: Sequence[WatchFinding]) -> Iterator[WatchFinding]:
+    """Yields known regressions that were not found again, though steps are as long as before: they have not ended.
+
+    Args:
+        view: The job.
+        known: Findings of earlier searches.
+        found: Those of this one.
+    """
+    now_ns = float(np.median(view.step_times.values[-shifts.LEAST:])) if len(view.step_times.values) else 0.0
+    near = together_steps(view.typical_ns)
+    for one in known:
+        again = any(abs(other.onset_step - one.onset_step) <= near for other in found)
+        if one.kind == "regression" and one.until_step is None and not again and (
+                one.before_ns is not None and one.after_ns is not None and now_ns > (one.before_ns + one.after_ns) / 2):
+            yield costed(view, replace_fields(one, id=""))
+
+
 def unexplained(view: View) -> LongerSteps | None:
     """Returns the largest growth of step times; None if they did not grow."""
     largest = max(growths(view), key=lambda one: one.after_ns - one.before_ns, default=None)
@@ -85,8 +103,10 @@ def _located(view: View, growth: Growth) -> Growth:
 
 
 def _finding(view: View, growth: Growth) -> WatchFinding | None:
-    growth = _located(view, growth)
     moved, who = slow_groups(view, growth), who_grew(view, growth)
+    if moved is None and who is None:
+        growth = _located(view, growth)
+        moved, who = slow_groups(view, growth), who_grew(view, growth)
     if moved is None and who is None:
         return None
     place = who[1][0] if who is not None and who[0] == "rank" else None

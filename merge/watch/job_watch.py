@@ -15,7 +15,7 @@ from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState, is_f
 from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run
 from distprof.merge.watch.grid import Grid
-from distprof.merge.watch.job_growth import growing, job_growths, unexplained
+from distprof.merge.watch.job_growth import growing, job_growths, still_longer, unexplained
 from distprof.merge.watch.late_ranks import together_steps
 from distprof.merge.watch.long_steps import LongSteps, OwnWork
 from distprof.merge.watch.now_and_then import now_and_then, split
@@ -107,6 +107,7 @@ class JobWatch:
         view = View(self._grid, self._sampled, self._hosts)
         found = split(view, slow_ranks(view))
         found += job_growths(view, found)
+        found += still_longer(view, self._register.findings, found)
         before = [one for one in self._register.findings if one.kind in ("slow_rank", "slow_host")]
         found += now_and_then(view, found, before, self._long)
         found += _memory(view)

@@ -36,7 +36,8 @@ class Register:
         """Starts without findings."""
         self.findings: list[WatchFinding] = []
         self._numbers: Counter[str] = Counter()
-        self._seen_ns: dict[str, float] = {}
+        self._seen: dict[str, tuple[float, int]] = {}
+        """By id: when it was found last, and the last step by then."""
 
     def update(self, found: Sequence[WatchFinding], now_ns: float, last_step: int, near_steps: float, *,
                stopped: bool = False) -> None:
@@ -46,7 +47,8 @@ class Register:
             found: The findings of this search, with empty ids.
             now_ns: Current time, in ns since the epoch, by the clock of this kind of search: of the job, or of the
                 watching process for ranks that stopped.
-            last_step: The last step that all ranks ended. Findings that were not found for long ended with it.
+            last_step: The last step that all ranks ended. A finding that is not found again for long ended with what
+                this was when it was found last; ranks that stopped are back by now.
             near_steps: Findings of the same kind and rank are the same if their onsets are no more steps apart.
             stopped: Whether this was the search for ranks that stopped; it ends no other findings, nor do other
                 searches end these.
@@ -63,7 +65,7 @@ class Register:
             else:
                 self._replace(known, one, now_ns)
             taken.add(one.id)
-            self._seen_ns[one.id] = now_ns
+            self._seen[one.id] = now_ns, last_step
         for old in [old for old in self.findings if old.id not in taken and old.kind in (*LATE_KINDS, "data_stall")]:
             whole = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
                           and (at_once(old, one) if old.kind == "data_stall" else _same(old, one, near_steps))), None)
@@ -73,8 +75,10 @@ class Register:
                 self.findings.remove(old)
         for place, old in enumerate(self.findings):
             mine = old.id not in taken and old.until_step is None and (old.kind == "stopped") is stopped
-            if mine and now_ns - self._seen_ns[old.id] > GONE_NS:
-                self.findings[place] = msgspec.structs.replace(old, until_step=max(last_step, old.onset_step))
+            seen_ns, seen_step = self._seen.get(old.id, (now_ns, last_step))
+            if mine and now_ns - seen_ns > GONE_NS:
+                until = last_step if stopped else seen_step
+                self.findings[place] = msgspec.structs.replace(old, until_step=max(until, old.onset_step))
 
     def _is_known_stall(self, one: WatchFinding) -> bool:
         """Returns whether this is a stall of ranks that are known to be slow now and then. It is reported once it has

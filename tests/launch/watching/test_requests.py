@@ -17,12 +17,12 @@ from distprof.contract.paths import RUN_JSON, rank_folder
 from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RunJson
 from distprof.contract.watch import Frame, StepRows, encoded
-from distprof.contract.watch_state import REQUEST_JSON, WATCH, WindowRequest, window_folder
+from distprof.contract.watch_state import REQUEST_JSON, WATCH, WatchFinding, WindowRequest, window_folder
 from distprof.errors import OutputError, UsageError
 from distprof.launch.watching.claim import CLAIM_JSON, Claim
-from distprof.launch.watching.explanations import explained
 from distprof.launch.watching.rank_folders import latest_step
 from distprof.launch.watching.requests import RequestPolicy, ask, finished, latest_request, progress, usual_steps
+from distprof.launch.watching.window_causes import explained
 from support.jobs import called
 
 
@@ -256,4 +256,4 @@ def test_nobody_waits_for_a_job_that_has_ended(tmp_path):
 @pytest.mark.long
 def test_what_cannot_be_read_explains_nothing(tmp_path):
     run = running(tmp_path / "run")
-    assert explained(run, 1) == []
+    assert explained(run, 1, WatchFinding(id="", kind="slow_rank", onset_step=1, onset_ns=1)) == []

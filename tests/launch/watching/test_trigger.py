@@ -18,9 +18,9 @@ import pytest
 from distprof.contract import rank_json
 from distprof.contract.rank_json import RankJson
 from distprof.contract.run_json import RunJson
-from distprof.contract.watch_state import window_folder
-from distprof.launch.watching.explanations import explained
+from distprof.contract.watch_state import WatchFinding, window_folder
 from distprof.launch.watching.rank_folders import latest_step
+from distprof.launch.watching.window_causes import explained
 from support import forked
 from support.jobs import SCRIPTS, called, clean_environ
 
@@ -87,7 +87,7 @@ def test_all_ranks_record_the_same_steps_of_a_running_job(tmp_path):
         assert comms["coverage"]["matched_ratio"] == 1
     # the layer that was planted, with its line
     line = next(number for number, text in enumerate(SCRIPT.read_text().splitlines(), 1) if text.endswith("# slow"))
-    named = explained(run, 1)
+    named = explained(run, 1, WatchFinding(id="", kind="slow_rank", onset_step=1, onset_ns=1))
     assert [(one.rank, one.module, one.line) for one in named] == [(1, "1", f"triggered.py:{line}")]
     assert f"triggered.py:{line}" in called("findings", window_folder(run, 1)).stdout
     # what was recorded first says that there is more, and counts all steps

@@ -89,5 +89,5 @@ def test_that_nothing_was_noticed_is_said() -> None:
     assert job_lines(state(finding("pauses")))[1] == nothing
     longer = LongerSteps(from_step=1_200, until_step=None, before_ns=13.6e6, after_ns=16.6e6)
     assert job_lines(msgspec.structs.replace(state(), unexplained=longer))[1] == (
-        "  no rank was found to slow the job down, and it is not certain why steps took longer from about step 1,200 on "
-        "(13.6 ms before, 16.6 ms then)")
+        "  no rank was found to slow the job down, and it is not certain why steps took longer from about step 1,200 "
+        "on (13.6 ms before, 16.6 ms then)")

