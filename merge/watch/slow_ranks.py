@@ -71,7 +71,7 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     grown, doubt = after - before, float(np.hypot(error, error_after))
     if not (grown >= SURE * doubt and grown >= SEEN_IN_STEPS * lead.shift_ns and grown >= COSTLY * before):
         return None
-    if grown > MOST * lead.shift_ns + SURE * (doubt + lead.error_ns):
+    if grown > MOST * max(lead.shift_ns, _shift_ns(view, lead.place, onset, end)) + SURE * (doubt + lead.error_ns):
         return None  # a rank can make steps longer only by its own shift: this has another cause
     if (lead.shift_ns < OTHERWISE * grown or lead.shift_ns < CERTAIN * lead.error_ns) and (
             _explained_otherwise(view, grown, onset, end)):
@@ -80,6 +80,15 @@ def _finding(view: View, some: list[Late]) -> WatchFinding | None:
     found.before_ns, found.after_ns = before, after
     found.per_step_ns, found.per_step_error_ns = grown, Z95 * doubt
     return costed(view, found)
+
+
+def _shift_ns(view: View, place: int, onset: float, end: float | None) -> float:
+    """Returns by how much a rank's time compared with the others grew at the onset in rows: the search, which knows
+    only blocks, may have taken some of the slow ones for normal ones."""
+    if view.compared is None:
+        return 0.0
+    before, after, *_ = growth(view.compared.column(place), onset, end)
+    return after - before
 
 
 def _explained_otherwise(view: View, grown: float, onset: float, end: float | None) -> bool:
