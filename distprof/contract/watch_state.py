@@ -144,6 +144,8 @@ class WatchState(msgspec.Struct, kw_only=True):
     findings: list[WatchFinding]
     notes: list[str] = []
     """What could not be watched, and why."""
+    is_short: bool = False
+    """Whether the job was too short to be searched for longer steps and late ranks."""
     unexplained: LongerSteps | None = None
     """Longer steps of a job that has ended for which no finding gives a reason; the largest such growth."""
 

@@ -174,6 +174,11 @@ class ModuleMap:
         """Returns the root modules that are alive, as they were called, including wrappers."""
         return [module for model in self.models if (module := model.called()) is not None]
 
+    def start_over(self) -> None:
+        """Forgets which models were called for training."""
+        for model in self.models:
+            model.trained = False
+
     def of_the_model(self) -> list[Model]:
         """Returns the models that totals include: without those that were only called in evaluation, if there are
         others."""

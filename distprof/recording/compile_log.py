@@ -171,6 +171,12 @@ class CompileLog:
         self.stop()
         self._rows, self._modules, self._num_written, self._num_left_out = [], [], 0, 0
 
+    def start_over(self) -> None:
+        """Says of no compilation so far that it was in a step, as steps are numbered anew."""
+        for row in self._rows:
+            row["step"] = None
+        self._num_written = 0
+
     def rows(self) -> list[TableRow]:
         """Returns the rows of compilations.parquet, with module paths as far as they are known by now."""
         rows = list(self._rows)

@@ -84,6 +84,8 @@ class RankRecording:
         self._checksums = known is None  # in a later recording, reading all parameters takes too long
         self._steps: list[TableRow] = []
         self._notes: list[str] = []
+        self._has_late_notes = False
+        """True once there is a note that is not in rank.json, which is complete."""
         self._compilations = compilations
         self._find_steps = steps_found
         self._steps_found: StepsFound | None = None
@@ -131,6 +133,7 @@ class RankRecording:
     def note(self, message: str) -> None:
         """Prints one line to stderr and keeps it in rank.json."""
         self._notes.append(message)
+        self._has_late_notes = self.is_complete
         self.say(message)
 
     def open(self) -> None:
@@ -196,9 +199,16 @@ class RankRecording:
 
     def start_over(self) -> None:
         """Drops all steps, and the files that were written."""
-        self._steps = []
+        self._steps, self._notes, self._steps_found, self._topology = [], [], None, None
+        self._compilations.start_over()
+        self.forget_models()
         if self._folder is not None:
             self._folder.start_over()
+            self._folder.write_rank(self._rank_json("recording", None))
+
+    def forget_models(self) -> None:
+        """Forgets the parameters of the models, which are measured again."""
+        self._params = ModuleParams()
 
     def look_at_models(self, switch: PassSwitch) -> None:
         """Counts parameters of new models, between two steps: the script may drop the models before the pass ends."""
@@ -318,10 +328,11 @@ class RankRecording:
         self._helper.forget()
 
     def add_end(self) -> None:
-        """Adds what happened after the folder was written: compilations, and what ended the script."""
+        """Adds what happened after the folder was written: compilations, notes, and what ended the script."""
         folder = self.rank_folder
         try:
-            if folder is not None and self._folder is not None and (self.failure or self._compilations.has_news):
+            is_news = self.failure or self._compilations.has_news or self._has_late_notes
+            if folder is not None and self._folder is not None and is_news:
                 if self._compilations.has_news:
                     self._folder.write_rows(COMPILATIONS, self._compilations.rows())
                 about = rank_json.read(folder / RANK_JSON, RankJson)

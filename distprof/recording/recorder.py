@@ -72,7 +72,7 @@ class Recorder:
             tags=self._rank.tags, judge=self._judge.judge, are_work=self._calls.are_work,
             step=lambda: self._step.number, folder=lambda: self._rank.rank_folder,
             is_light=self._rank.is_light, modules=known.modules if known else None)
-        self.later = RankWatch(self._finder, self._passes, self._rank, wanted=known is None)
+        self.later = RankWatch(self._finder, self._passes, self._rank, self._calls, wanted=known is None)
         """Logs the steps after the last pass."""
         self._windows = self.later.windows = Windows(
             run, lambda: self._rank.rank_folder, self.later, prepare=self._window, say=self._rank.say)
@@ -86,7 +86,7 @@ class Recorder:
         self._walk = StepWalk(
             self._rank, self._passes, self._step, self._finder, writing=self._writing, hang=self._hang,
             guard=self._guarded, is_recording=lambda: self.recording, complete=self._complete,
-            written=self._written, thread=self._thread, writes_between=known is None)
+            written=self._written, thread=self._thread, is_later=known is not None)
         self._optimizers = OptimizerHooks(self._passes, guard=self._guarded, stepped=self._walk.optimizer_stepped,
                                           is_recording=lambda: self.recording and not self._thread.is_other,
                                           later=self._windows, is_told=known is not None)

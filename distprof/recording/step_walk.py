@@ -30,7 +30,7 @@ class StepWalk:
     def __init__(self, rank: RankRecording, passes: PassSwitch, step: CurrentStep, finder: StepFinder, *,
                  writing: Writing, hang: HangWatch, guard: Guard, is_recording: Callable[[], bool],
                  complete: Callable[[], None], written: Callable[[], None], thread: StepThread,
-                 writes_between: bool = True) -> None:
+                 is_later: bool = False) -> None:
         """Stores its parts; `start` begins.
 
         Args:
@@ -45,7 +45,8 @@ class StepWalk:
             complete: Called at the end of the last step.
             written: Called whenever writing has ended.
             thread: The thread that runs the steps.
-            writes_between: Whether tables are written when a pass ends, which takes a second the first time.
+            is_later: Whether an earlier recording of the job counts its steps. Then no tables are written when a pass
+                ends, which takes a second the first time.
         """
         self._rank = rank
         self._passes = passes
@@ -57,7 +58,7 @@ class StepWalk:
         self._complete = complete
         self._written = written
         self._thread = thread
-        self._writes_between = writes_between
+        self._is_later = is_later
         self._profiler = ForeignProfiler(self._make_way, guard(self._resume))
         self._paused = guard(self._pause)
         self._listening = False
@@ -95,6 +96,9 @@ class StepWalk:
             self._start_over()
         was_unclear = self._finder.rule is None
         ended = self._finder.before_root(frame.site, evaluates=self.evaluates)
+        if ended and self._trains_already():
+            self._start_over()
+            was_unclear, ended = True, self._finder.before_root(frame.site)
         self._after_event(ended=ended, was_unclear=was_unclear)
         if not ended and not self._step.number and not self._step.all_forward_calls and not self._finder.num_turns:
             self._rank.clock.sample() if self._rank.plan.pass_of(0) != WAIT else self._rank.clock.meet()
@@ -131,17 +135,22 @@ class StepWalk:
                 self._passes.modules.drop(model)
         return counts
 
+    def _trains_already(self) -> bool:
+        """Returns whether the job trains, though it was taken for inference and no optimizer has stepped yet, as before
+        the first step of an accumulation; looked at only before the last step."""
+        return (self._finder.rule == "forward" and torch.is_grad_enabled() and not self._is_later
+                and self._rank.progress.pass_of(self._step.number + 1) is None and self._finder.optimizer_is_alive())
+
     def _start_over(self) -> None:
         """Drops all steps: the calls taken for inference only came before the training loop."""
-        if self._rank.progress.paused_steps:  # other ranks know them by number
+        if self._rank.progress.paused_steps or self._is_later:  # others know them by number
             return
         with self._writing.held():
             self._passes.start_over()
             self._rank.start_over()
             self._step.start_over()
             self._finder.start_over()
-            for model in self._passes.modules.models:
-                model.trained = False
+            self._passes.modules.start_over()
             self.begin_step()
 
     def explicit_step(self) -> None:
@@ -243,7 +252,7 @@ class StepWalk:
             self._complete()
         elif following != running:
             self._passes.switch(None)
-            if not self._writes_between:
+            if self._is_later:
                 return
             self._rank.flush(self._passes, status="complete" if self.has_enough else "recording")
         else:

@@ -43,15 +43,16 @@ def job_lines(state: WatchState) -> list[str]:
                                                     -(one.cost_ns or 0.0)))
     lines = [f"  {sentence(one)}" for one in order]
     if not any(one.kind != "pauses" for one in order) and state.num_steps:
-        lines.insert(0, f"  no rank was found to slow the job down, and {_unexplained(state.unexplained)}")
+        lines.insert(0, f"  no rank was found to slow the job down, {_unexplained(state.unexplained)}"
+                     if not state.is_short else "  too little was watched to find who or what slows the job down")
     return [job_line(state), *lines, *(f"  {note}" for note in state.notes)]
 
 
 def _unexplained(longer: LongerSteps | None) -> str:
     if longer is None:
-        return "step times did not grow"
+        return "nor any lasting growth of step times"
     until = "on" if longer.until_step is None else f"to about step {longer.until_step:,}"
-    return (f"it is not certain why steps took longer from about step {longer.from_step:,} {until} "
+    return (f"and it is not certain why steps took longer from about step {longer.from_step:,} {until} "
             f"({brief(longer.before_ns)} before, {brief(longer.after_ns)} then)")
 
 
@@ -60,7 +61,7 @@ def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
     if state is None or not state.num_steps:
         return []
     first, *findings = job_lines(state)
-    if not state.findings and (state.elapsed_ns or 0) < SHORT_NS:
+    if not state.findings and (state.is_short or (state.elapsed_ns or 0) < SHORT_NS):
         return [first, *findings[1:]]
     if len(findings) == 1:
         return [f"{first}; {findings[0].strip()}"]

@@ -14,6 +14,7 @@ from distprof.contract.paths import rank_folder
 from distprof.contract.watch_state import FORMAT, WatchFinding, WatchState, is_fresh, read_state
 from distprof.errors import DataError
 from distprof.merge.run.run_model import Rank, Run
+from distprof.merge.watch import shifts
 from distprof.merge.watch.grid import Grid
 from distprof.merge.watch.job_growth import growing, job_growths, still_longer, unexplained
 from distprof.merge.watch.late_ranks import together_steps
@@ -143,6 +144,7 @@ class JobWatch:
             elapsed_ns=max((one.elapsed_ns for one in known if one.last_step + 1 == num_steps), default=None),
             step_ns=self._step_ns(view), ranks=ranks, findings=list(self._register.findings),
             notes=[] if running else list(_uneven(known, num_steps)),
+            is_short=len(self._grid.blocks.first) < shifts.BEFORE + shifts.LEAST,
             unexplained=None if running or self._explains_steps() else unexplained(view))
 
     def _explains_steps(self) -> bool:

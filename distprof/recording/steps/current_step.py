@@ -78,6 +78,7 @@ class CurrentStep:
         """Counts from 0 again."""
         self.number = self.num_turns = self.all_forward_calls = 0
         self._doubtful, self.device_times = [], DeviceTimes()
+        self._calls.start_over()
 
     def begin(self, *, listening: bool) -> None:
         """Begins the step."""

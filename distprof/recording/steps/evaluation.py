@@ -42,6 +42,11 @@ class CallsWithoutGradient:
             self._at_first |= self._now
         self._now = set()
 
+    def start_over(self) -> None:
+        """Forgets all steps."""
+        self._now, self._at_first, self._num_steps = set(), set(), 0
+        self._steps.clear()
+
     def are_work(self, site: Site) -> bool:
         """Returns whether calls of this root are part of every step, judging by the steps so far, at least two."""
         steps = self._steps[site]

@@ -87,6 +87,11 @@ class StepFinder:
         """False in inference, where forward calls without gradients are the work."""
         return self._optimizers.any and self.rule != "forward"
 
+    def optimizer_is_alive(self) -> bool:
+        """Returns whether there is an optimizer by now; takes a while."""
+        self._optimizers.look()
+        return self._optimizers.any
+
     def begins(self) -> None:
         """Moves the start of the first iteration to now."""
         if not self.num_turns:

@@ -21,6 +21,7 @@ from distprof.own import time
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.run_directory import WATCH
+from distprof.recording.steps.evaluation import CallsWithoutGradient
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.watch import rows
 from distprof.recording.watch.device_marks import DeviceMarks
@@ -51,13 +52,15 @@ class Looks(Protocol):
 class RankWatch:
     """Logs steps between `start` and `stop`, except between `pause` and `resume`."""
 
-    def __init__(self, finder: StepFinder, passes: PassSwitch, rank: RankRecording, *, wanted: bool = True) -> None:
+    def __init__(self, finder: StepFinder, passes: PassSwitch, rank: RankRecording, calls: CallsWithoutGradient, *,
+                 wanted: bool = True) -> None:
         """Begins switched off.
 
         Args:
             finder: Finds out what ends a step.
             passes: The passes of the recording, which know the models.
             rank: What the recording writes.
+            calls: Tells later recordings which calls without gradients are evaluation.
             wanted: False for a later recording, as the first one watches the job.
         """
         self._wanted = wanted
@@ -66,7 +69,7 @@ class RankWatch:
         self.windows: Looks | None = None
         self.step = 0
         """The running step."""
-        self._finder, self._passes, self._rank = finder, passes, rank
+        self._finder, self._passes, self._rank, self._calls = finder, passes, rank, calls
         self._file: WatchFile | None = None
         self._log: RunLog | None = None
         self._thread = 0
@@ -168,8 +171,9 @@ class RankWatch:
             if self._finder.rule == "explicit" or not (inside or counts):
                 return
             ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
-            if self._finder.was_mistaken:  # what was recorded came before the training loop
-                self._finder.start_over()
+            if self._finder.was_mistaken:
+                with unnoticed():
+                    self._begin_training()
                 ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
             if ended and not inside:
                 self._step_ended()
@@ -178,8 +182,22 @@ class RankWatch:
 
     def explicit_step(self) -> None:
         """Called when the script explicitly ends a step."""
-        if self.is_on and self._finder.rule == "explicit":
+        if self.is_on and self._finder.rule == "forward":
+            self._finder.explicit()  # the end of the first of these steps
+        elif self.is_on and self._finder.rule == "explicit":
             self._said()
+
+    def _begin_training(self) -> None:
+        """From now on, optimizers end steps: all that came before was inference."""
+        self._end_row(0)
+        self._make_rows()
+        self._finder.start_over()
+        self._calls.start_over()
+        self._passes.modules.start_over()
+        self._rank.forget_models()
+        self._await_rows()
+        self._rank.note(f"an optimizer steps from step {self.step} on, after the passes were over: they show only the "
+                        "inference before  hint: distprof trigger records steps of the training")
 
     def _on_root(self, module: nn.Module) -> None:
         modules = self._passes.modules

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from distprof.contract.watch_state import FindingKind, LongerSteps, WatchFinding, WatchState
-from distprof.merge.text.watch import job_line, job_lines, long_time, sentence, with_texts
+from distprof.merge.text.watch import end_lines, job_line, job_lines, long_time, sentence, with_texts
 
 MS = 1e6
 S = 1e9
@@ -85,8 +85,11 @@ def test_the_dearest_comes_first_and_pauses_last() -> None:
 
 
 def test_that_nothing_was_noticed_is_said() -> None:
-    nothing = "  no rank was found to slow the job down, and step times did not grow"
+    nothing = "  no rank was found to slow the job down, nor any lasting growth of step times"
     assert job_lines(state(finding("pauses")))[1] == nothing
+    short = msgspec.structs.replace(state(), is_short=True)
+    assert job_lines(short)[1] == "  too little was watched to find who or what slows the job down"
+    assert len(end_lines(short)) == 1
     longer = LongerSteps(from_step=1_200, until_step=None, before_ns=13.6e6, after_ns=16.6e6)
     assert job_lines(msgspec.structs.replace(state(), unexplained=longer))[1] == (
         "  no rank was found to slow the job down, and it is not certain why steps took longer from about step 1,200 "

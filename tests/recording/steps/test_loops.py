@@ -474,6 +474,39 @@ def test_steps_that_were_taken_for_inference_stay_if_the_script_ends_then(tmp_pa
     assert Recorded(tmp_path / "run").info["steps_found"]["rule"] == "forward"
 
 
+def test_a_teacher_that_was_called_before_is_work_of_each_step(tmp_path):
+    teacher, student = nn.Linear(4, 4), nn.Linear(4, 4)
+    with distprof.record(tmp_path / "run", steps=SHORT):
+        with torch.no_grad():
+            for _ in range(5):
+                teacher(X)
+        optimizer = torch.optim.SGD(student.parameters(), lr=1e-3)
+        for _ in range(14):
+            with torch.no_grad():
+                wanted = teacher(X)
+            descend(optimizer, (student(X) - wanted).pow(2))
+    seen = Recorded(tmp_path / "run")
+    assert seen.table("modules")["fwd_flops"].sum() == 2 * PRODUCT
+    assert seen.info["params"]["params"] == 20, "that of the trained model"
+
+
+def test_micro_batches_before_the_first_optimizer_step_are_no_inference(tmp_path):
+    model = nn.Linear(4, 4)
+    with distprof.record(tmp_path / "run", steps=SHORT):
+        with torch.no_grad():
+            for _ in range(5):
+                model(X)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(14):
+            for _ in range(16):
+                model(X).sum().backward()
+            optimizer.step()
+    seen = Recorded(tmp_path / "run")
+    assert (seen.info["status"], seen.info["steps_found"]["rule"]) == ("complete", "optimizer")
+    steps = seen.table("steps").filter(pl.col("pass") != "wait")
+    assert steps["forward_calls"].to_list() == [16] * len(steps)
+
+
 @pytest.mark.parametrize("num_optimizers", [1, 2])
 def test_the_watch_sees_training_after_a_recording_of_inference(tmp_path, num_optimizers):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -489,6 +522,7 @@ def test_the_watch_sees_training_after_a_recording_of_inference(tmp_path, num_op
             loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
+    assert any("an optimizer steps from step" in note for note in Recorded(tmp_path / "run").info["notes"])
     watched = steps_of(noted(tmp_path / "run").columns)
     assert watched[0] == 13 and 20 + 30 - 3 * num_optimizers <= watched[-1] <= 20 + 30
 
