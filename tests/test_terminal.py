@@ -133,7 +133,7 @@ PAST = {
     "launch/hosts/copy_process.py": "tells its launcher, by a pipe",
     "launch/hosts/hosts_process.py": "takes what the copy process tells, and hands it on through the edge",
     "launch/upload/job_upload.py": "hands its outcome to the launcher, by a pipe",
-    "launch/watching/explanations.py": "takes what a command of ours prints, and prints none of it",
+    "launch/watching/window_causes.py": "takes what a command of ours prints, and prints none of it",
     "launch/watching/readings/activity.py": "takes what py-spy prints, and prints none of it",
     "launch/watching/screen.py": "draws into memory",
     "launch/watching/watch_process.py": "takes what the watcher tells, and hands it on through the edge",

@@ -28,7 +28,7 @@ NAMES = {"darwin": "macOS", "win32": "Windows"}
 RECORDS = ("distprof/recording", "distprof/profiling", "distprof/compat", "distprof/integrations", "launch/job.py",
            "distprof/helper.py", "launch/hosts", "launch/worker.py", "launch/job_progress.py",
            "launch/upload/job_upload.py", "launch/watching/readings", "launch/watching/alerts.py",
-           "launch/watching/explanations.py", "launch/watching/triggered.py", "launch/watching/watcher.py")
+           "launch/watching/window_causes.py", "launch/watching/triggered.py", "launch/watching/watcher.py")
 """What records, or shows a job that is recorded: on Linux."""
 KNOWS = ("distprof/system.py", "launch/guarded.py")
 """What knows what a system lacks, and what it imports where nothing is lacking."""
