@@ -14,8 +14,6 @@ from distprof.units import percent, size
 _PHASES = {"data": "before the first forward call"}
 MOST_AT_END = 4
 """Number of findings that are listed below an answer."""
-SHORT_NS = 20_000_000_000
-"""In a job that was watched for less time, nothing is said if nothing was found: there was too little to compare."""
 SLOW = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
 """Findings about ranks that hold up the others."""
 RARELY = 0.05
@@ -61,7 +59,7 @@ def end_lines(state: WatchState | None, most: int = MOST_AT_END) -> list[str]:
     if state is None or not state.num_steps:
         return []
     first, *findings = job_lines(state)
-    if not state.findings and (state.is_short or (state.elapsed_ns or 0) < SHORT_NS):
+    if not state.findings and state.is_short:
         return [first, *findings[1:]]
     if len(findings) == 1:
         return [f"{first}; {findings[0].strip()}"]

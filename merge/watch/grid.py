@@ -210,7 +210,7 @@ def _on_device(columns: Columns) -> dict[str, Any]:
         found[name] = np.where(columns[name] == UNKNOWN, np.nan, columns[name].astype(float))
     ratio = found["device_ns"] / np.maximum(found["span_ns"], 1)
     for name in SPANS:
-        found[name] *= np.where(np.isnan(ratio), 1, ratio)
+        found[name] *= np.where(ratio > 0, ratio, 1)  # 1 if unknown
     return found
 
 

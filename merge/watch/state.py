@@ -75,7 +75,7 @@ class Register:
                 self.findings.remove(old)
         for place, old in enumerate(self.findings):
             mine = old.id not in taken and old.until_step is None and (old.kind == "stopped") is stopped
-            seen_ns, seen_step = self._seen.get(old.id, (now_ns, last_step))
+            seen_ns, seen_step = self._seen[old.id]
             if mine and now_ns - seen_ns > GONE_NS:
                 until = last_step if stopped else seen_step
                 self.findings[place] = msgspec.structs.replace(old, until_step=max(until, old.onset_step))

@@ -9,7 +9,11 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
+from distprof.arrays import Floats
 from distprof.merge import chance as module
 from distprof.merge.chance import (
     AS_IS,
@@ -233,3 +237,13 @@ def test_one_that_is_always_late_shows_beside_some_that_are_once_very_late():
     values[7] += 1
     values[np.arange(24), np.arange(24)] += 500
     assert chance_of_any(values, [7], 1024)[0] < 1e-3
+
+
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 7), st.integers(1, 4)),
+                  elements=st.sampled_from([np.nan, 0.0, 1.0, 2.5, 7.0])))
+def test_the_median_of_others_leaves_out_what_is_unknown(values: Floats) -> None:
+    found = median_of_others(values)
+    for row, column in np.ndindex(values.shape):
+        others = np.delete(values[:, column], row)
+        known = others[~np.isnan(others)]
+        assert np.array_equal(found[row, column], np.median(known) if len(known) else np.nan, equal_nan=True)

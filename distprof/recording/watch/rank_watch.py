@@ -171,10 +171,9 @@ class RankWatch:
             if self._finder.rule == "explicit" or not (inside or counts):
                 return
             ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
-            if self._finder.was_mistaken:
-                with unnoticed():
-                    self._begin_training()
-                ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+            if self._finder.was_mistaken and not inside:  # this may be a thread of autograd
+                self._begin_training()
+                ended = self._finder.after_optimizer(optimizer, skipped=skipped)
             if ended and not inside:
                 self._step_ended()
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
@@ -182,24 +181,25 @@ class RankWatch:
 
     def explicit_step(self) -> None:
         """Called when the script explicitly ends a step."""
-        if self.is_on and self._finder.rule == "forward":
-            self._finder.explicit()  # the end of the first of these steps
-        elif self.is_on and self._finder.rule == "explicit":
+        if self.is_on and self._finder.rule == "explicit":
             self._said()
 
     def _begin_training(self) -> None:
         """From now on, optimizers end steps: all that came before was inference."""
-        self._end_row(0)
-        self._make_rows()
-        self._finder.start_over()
-        self._calls.start_over()
-        self._passes.modules.start_over()
-        self._rank.forget_models()
-        self._await_rows()
-        self._rank.note(f"an optimizer steps from step {self.step} on, after the passes were over: they show only the "
-                        "inference before  hint: distprof trigger records steps of the training")
+        with unnoticed():
+            self._end_row(0)
+            self._make_rows()
+            self._finder.start_over()
+            self._calls.start_over()
+            self._passes.modules.start_over()
+            self._rank.forget_models()
+            self._await_rows()
+            self._rank.note(f"an optimizer steps from step {self.step} on, after the passes were over: they show only "
+                            "the inference before  hint: distprof trigger records steps of the training")
 
     def _on_root(self, module: nn.Module) -> None:
+        if self._finder.was_mistaken:  # an optimizer stepped during backward
+            self._begin_training()
         modules = self._passes.modules
         site = modules.find(module) or modules.add_root(module)
         if self._finder.before_root(site, evaluates=self._passes.phases.num_evaluations > 0):

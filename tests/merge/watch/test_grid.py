@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distprof.contract.watch import StepRows
-from distprof.merge.watch.grid import Grid
+from distprof.contract.watch import UNKNOWN, StepRows
+from distprof.merge.watch.grid import FIELDS, Grid
 from distprof.merge.watch.pieces import Columns
 
 S = 1_000_000_000
@@ -63,3 +63,22 @@ def test_a_rank_that_lags_far_behind_is_not_waited_for(span_s: float, late_rows:
     assert found.frontier() == 200
     assert np.isnan(found.rows[:, 2, 0]).any()
     assert not np.isnan(found.rows[:, :2, 0]).any()
+
+
+def test_an_unknown_phase_is_unknown_in_its_steps_only() -> None:
+    """Of a rank whose rows have other borders than those of the first one."""
+    found = Grid()
+    for rank, length in enumerate((2, 3)):
+        found.add_rank(rank)
+        first = np.arange(0, 30, length)
+        columns = {name: np.zeros(len(first), np.int64) for name in StepRows.__struct_fields__}
+        forward = np.full(len(first), length * 100)
+        forward[4 * rank] = UNKNOWN if rank else forward[0]  # steps 12 to 14
+        found.add(rank, columns | {"first_step": first, "num_steps": np.full(len(first), length),
+                                   "span_ns": np.full(len(first), length * S), "forward_ns": forward,
+                                   "device_ns": np.full(len(first), UNKNOWN)})
+    found.advance()
+    forward = found.rows[:, 1, FIELDS.index("forward_ns")]
+    assert found.first[np.isnan(forward)].tolist() == [12, 14]
+    assert forward[~np.isnan(forward)].tolist() == [100] * 13
+    assert found.rows[:, :, 0] == pytest.approx(S)
