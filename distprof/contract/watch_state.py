@@ -180,7 +180,7 @@ def certain_findings(findings: Collection[WatchFinding], seen_s: dict[str, float
 
 FRESH_S = 10.0
 """The state of a running job is written every 2 s: if it is older than this, its watcher is gone."""
-KEPT = ("num_steps", "first_watched", "elapsed_ns", "step_ns", "findings", "notes")
+KEPT = ("num_steps", "first_watched", "elapsed_ns", "step_ns", "findings", "notes", "is_short", "unexplained")
 """Fields of `WatchState` that describe the job as a whole."""
 
 

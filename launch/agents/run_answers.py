@@ -21,7 +21,8 @@ from distprof.terminal import quoted
 
 KEPT_S, MOST_KEPT = 30.0, 4
 """Documents are cached for this many seconds, so that an agent can page through their rows; maximum number of them."""
-OF_JOB = ("run_id", "time_ns", "running", "world_size", "num_steps", "first_watched", "elapsed_ns", "step_ns", "notes")
+OF_JOB = ("run_id", "time_ns", "running", "world_size", "num_steps", "first_watched", "elapsed_ns", "step_ns", "notes",
+          "is_short", "unexplained")
 OF_STATS = ("world_size", "missing_ranks", "step", "steps", "passes", "slowest_rank", "evaluation")
 OF_COMMS = ("world_size", "missing_ranks", "steps", "step_time", "culprits", "kinds", "bandwidths", "slow_groups",
             "crowded", "shifting", "blind", "stuck", "coverage", "problems")

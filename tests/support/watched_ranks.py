@@ -105,7 +105,7 @@ class PlainEngine:
         return WatchState(format=FORMAT, run_id=run_id, time_ns=now_ns, running=running, world_size=len(self.hosts),
                           num_steps=min(one.step for one in ranks) + 1, first_watched=0,
                           elapsed_ns=max(one.time_ns for one in ranks) - BEGAN_NS, step_ns=ranks[0].step_ns,
-                          ranks=ranks, findings=self.findings())
+                          ranks=ranks, findings=self.findings(), is_short=True)
 
 
 def with_plain_engine() -> None:

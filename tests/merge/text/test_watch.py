@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from distprof.contract.watch_state import FindingKind, LongerSteps, WatchFinding, WatchState
+from distprof.contract.watch_state import FindingKind, LongerSteps, WatchFinding, WatchState, data_of, state_of
 from distprof.merge.text.watch import end_lines, job_line, job_lines, long_time, sentence, with_texts
 
 MS = 1e6
@@ -90,6 +90,7 @@ def test_that_nothing_was_noticed_is_said() -> None:
     short = msgspec.structs.replace(state(), is_short=True)
     assert job_lines(short)[1] == "  too little was watched to find who or what slows the job down"
     assert len(end_lines(short)) == 1
+    assert state_of(data_of(short)) == msgspec.structs.replace(short, run_id="", world_size=0), "as in summary.json"
     longer = LongerSteps(from_step=1_200, until_step=None, before_ns=13.6e6, after_ns=16.6e6)
     assert job_lines(msgspec.structs.replace(state(), unexplained=longer))[1] == (
         "  no rank was found to slow the job down, and it is not certain why steps took longer from about step 1,200 "
