@@ -16,29 +16,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT, WITHOUT_DATA
+from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT
 from distprof.model.scopes import Frame, Guard, ModuleScopes, in_backward
-from distprof.model.tensors import dtype_name, reaches_autograd
+from distprof.model.tensors import reaches_autograd
 from distprof.own import time
 from distprof.recording.communication.c10d import HOST, C10dKernels, RunningWorks, backend_name, unboxed
+from distprof.recording.communication.call_data import BLOCKING, data_fields, device_of_data, written
 from distprof.recording.communication.collective_call import CollectiveCall, note_passed, note_wait
 from distprof.recording.communication.waits import WaitWatch
 from distprof.timing.stopwatch import StreamStopwatch, stopwatch
 
-INPUTS = ("input_tensor", "input_tensors", "input_list", "inputs", "input", "tensors", "tensor")
-"""Names of arguments of c10d operators that hold the tensors that this rank contributes."""
-OUTPUTS = ("output_tensors", "output_lists")
-WRITTEN = ("outputs", "output_tensor", "output", *OUTPUTS, "tensors")
-PEERS = ("dst", "src", "root_rank")
-BLOCKING = ("monitored_barrier_",)
-"""Operators that return when the op is over."""
-MANY_WORKS = ("reduce_scatter_", "reduce_scatter_tensor_coalesced_")
-"""Operators that gloo splits into one piece of work per input."""
 MOST_PENDING = 64
 STOOD_STILL_NS = 20_000
 """Largest time in ns between two marks of a stream that had nothing to wait for."""
 ON_HOST = ("gloo", "mpi")
 """Backends that also communicate data of devices, but do so on the host."""
+UNDESCRIBED: dict[str, Any] = {
+    "group_description": "", "sequence": 0, "group_sequence": 0, "num_elements": 0, "size_bytes": 0, "dtype": None,
+    "peer": None, "tag": None, "split_bytes": None, "module_path": None, "phase": None, "step": 0}
+"""Values of a call of which only group, op and times are known."""
 
 
 Pending = tuple[CollectiveCall, Any]
@@ -67,23 +63,23 @@ class CollectiveRecorder:
         self._runners: dict[str, set[int]] = defaultdict(set)
         self._pending: list[Pending] = []
         self._waited_for: dict[int, CollectiveCall] = {}
-        self._ends_from_timeline, self._numbered = False, True
+        self._ends_from_timeline, self._describes = False, True
         self._streams: StreamStopwatch | None = None
         self._reached = _Reached()
         """Per thread, the mark before the running call."""
 
     def start(self, *, timeline: bool = False, streams: StreamStopwatch | None = None,
-              numbered: bool = True) -> None:
+              describes: bool = True) -> None:
         """Installs a kernel in front of each operator.
 
         Args:
-            numbered: Whether calls get the numbers that torch gives them in their groups, or our own.
+            describes: Whether calls get a number, a module and what is known of their data, besides group and times.
             streams: Stopwatch that marks streams; by default a new one, whose creation waits for the device.
             timeline: Whether a timeline will show when ops ended. Callbacks hold up the backend's thread until the
                 interpreter is free, so they are then only used if the timeline is ambiguous about which op an event
                 belongs to.
         """
-        self._ends_from_timeline, self._numbered = timeline, numbered
+        self._ends_from_timeline, self._describes = timeline, describes
         watch = streams or stopwatch()
         self._streams = watch if isinstance(watch, StreamStopwatch) else None
         self._kernels.start()
@@ -147,49 +143,24 @@ class CollectiveRecorder:
             output: What the operator returned.
             caller: The Python frame that called it.
         """
-        op = OP_OF_C10D[operator]
         process_group: Any = dist.ProcessGroup.unbox(given["process_group"])
-        group, ranks = process_group.group_name, self._ranks_of(process_group)
-        frame = self._scopes.current
-        step, phase = self._where()
-        data = [] if op in WITHOUT_DATA else _flat(_first(given, INPUTS))
-        elements = [tensor.numel() for tensor in data]
-        sizes = [number * tensor.element_size() for number, tensor in zip(elements, data, strict=True)]
-        peer, splits = _first(given, PEERS), given.get("input_split_sizes")
-        works = elements if operator in MANY_WORKS else [sum(elements)]
-        kind = (group, op in POINT_TO_POINT)
-        first = data[0] if data else next(iter(_flat(_first(given, OUTPUTS))), None)
-        device = HOST if first is None else first.device
+        op, ranks = OP_OF_C10D[operator], self._ranks_of(process_group)
+        device = device_of_data(operator, given) or HOST
         has_streams = device.type not in (HOST.type, "meta")
         on_stream = self._streams is not None and has_streams and len(ranks) > 1
-        written = _flat(_first(given, WRITTEN))
         call = CollectiveCall(
             op=op,
-            group=group,
-            group_description=process_group.group_desc,
+            group=process_group.group_name,
             group_ranks=ranks,
-            sequence=self._counts[kind],
-            group_sequence=_number_in(process_group, self._counts[kind]) if self._numbered else self._counts[kind],
-            num_elements=sum(elements),
-            size_bytes=sum(sizes),
-            dtype=dtype_name(first.dtype) if first is not None else None,
-            peer=ranks[peer] if peer is not None and 0 <= peer < len(ranks) else None,
-            tag=given.get("tag"),
-            split_bytes=_split_bytes(splits, data, sizes, len(ranks)) if op == "all_to_all" else None,
             asynchronous=bool(given.get("async_op", operator not in BLOCKING)),
-            module_path=frame.site.path if frame is not None else None,
-            phase=phase or _phase(frame),
-            in_autograd=_in_autograd(frame, written) if phase is None and frame is not None else None,
-            step=step,
             enqueue_ns=times[0],
             returned_ns=times[1],
             thread=threading.get_native_id(),
-            work_elements=() if op in POINT_TO_POINT or operator in BLOCKING else tuple(works),
             on_device=has_streams and backend_name(process_group, device) not in ON_HOST,
             mark=self._streams.mark if on_stream and self._streams is not None else None,
             reached=self._reached.mark if on_stream else None,
+            **(self._description(operator, given, process_group) if self._describes else UNDESCRIBED),
         )
-        self._counts[kind] += 1
         self.calls.append(call)
         self._has_waited(call.thread, call.enqueue_ns)
         if not call.asynchronous:
@@ -202,10 +173,28 @@ class CollectiveRecorder:
         if work is None and not call.asynchronous and not _is_gathered(process_group):
             note_passed(call)
         self._works.add(op, process_group, work, device)
-        self._waits.issued(call, operator, work, written, caller)
+        self._waits.issued(call, operator, work, written(given), caller)
         if work is not None and not call.on_device:
             # an NCCL future is done before the kernel is; asking may break a graph capture
             self._follow(call, work)
+
+    def _description(self, operator: str, given: Mapping[str, Any], group: Any) -> dict[str, Any]:
+        """Returns what a sampled step does not need to know of a call."""
+        frame = self._scopes.current
+        step, phase = self._where()
+        kind = (group.group_name, OP_OF_C10D[operator] in POINT_TO_POINT)
+        sequence = self._counts[kind]
+        self._counts[kind] += 1
+        return {
+            "group_description": group.group_desc,
+            "sequence": sequence,
+            "group_sequence": _number_in(group, sequence),
+            "module_path": frame.site.path if frame is not None else None,
+            "phase": phase or _phase(frame),
+            "in_autograd": _in_autograd(frame, written(given)) if phase is None and frame is not None else None,
+            "step": step,
+            **data_fields(operator, given, self._ranks_of(group)),
+        }
 
     def _ranks_of(self, group: Any) -> list[int]:
         known = self._groups.get(group.group_name)
@@ -283,27 +272,6 @@ def _number_in(group: Any, counted: int) -> int:
 def _is_gathered(group: object) -> bool:
     """True if calls are being coalesced, to be issued together later."""
     return group in getattr(dist.distributed_c10d._world, "pg_coalesce_state", ())
-
-
-def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next((given[name] for name in names if name in given), None)
-
-
-def _flat(data: Any) -> list[torch.Tensor]:
-    if isinstance(data, torch.Tensor):
-        return [data]
-    return [tensor for part in data or () for tensor in _flat(part)]
-
-
-def _split_bytes(splits: Sequence[int] | None, data: list[torch.Tensor], sizes: list[int],
-                 num_ranks: int) -> list[int] | None:
-    """Returns the bytes sent to each rank of the group: by tensor, by rows of one tensor, or in equal parts."""
-    if splits is None:
-        return sizes if len(sizes) == num_ranks else None
-    if splits:
-        rows = data[0].shape[0] if data and data[0].dim() else 0
-        return [sizes[0] * split // rows if rows else 0 for split in splits]
-    return [sum(sizes) // num_ranks] * num_ranks
 
 
 def _source(call: CollectiveCall, work: Any) -> int | None:

@@ -71,7 +71,7 @@ class DeviceMarks:
                                marks if self._tells_phases else None))
         self._tells_phases = self.phases.begin_row()
         if self._tells_phases:
-            self.phases.add(BEGIN)
+            self.phases.add(BEGIN, self._last)
 
     def end(self, rows: Iterable[Row], *, is_inference: bool) -> None:
         """Takes the rows of the cuts since the last call.

@@ -14,9 +14,9 @@ import torch
 from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.timing.stopwatch import has_events
 
-MARKED_STEPS = 24
-"""Maximum number of marked steps per row. If steps take 9 ms or more, these are all; the others are assumed to be like
-them."""
+MARKED_STEPS = 4
+"""Maximum number of marked steps per row. If steps take 70 ms or more, these are all; the others are assumed to be like
+them. With cold caches a mark takes 25 us."""
 BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END = range(6)
 """Boundaries: start of a step, its end (where the next one begins), call and return of a root module, start and end
 of an optimizer."""
@@ -41,20 +41,31 @@ class PhaseMarks:
         self._kind, self._marks, self._steps, self.is_on = kind, [], 0, tells
         return tells
 
-    def add(self, border: int) -> None:
-        """Records a mark, at which the stream arrives some time later."""
-        try:
-            if is_capturing():
-                self.is_on = False
-                return
-            event: Any = torch.Event(self._kind, enable_timing=True)
-            event.record()
-        except RuntimeError:  # an error of the script, which torch raises again
+    def add(self, border: int, event: torch.Event | None = None) -> torch.Event | None:
+        """Adds a mark, at which the stream arrives some time later, and returns its event; None if that failed.
+
+        Args:
+            border: The boundary.
+            event: An event that was recorded since the script's last work; by default a new one.
+        """
+        event = event or self._recorded()
+        if event is None:
             self.is_on = False
-            return
+            return None
         self._marks.append((border, event))
         self._steps += border == END
         self.is_on = self._steps < MARKED_STEPS
+        return event
+
+    def _recorded(self) -> torch.Event | None:
+        try:
+            if is_capturing():
+                return None
+            event: Any = torch.Event(self._kind, enable_timing=True)
+            event.record()
+        except RuntimeError:  # an error of the script, which torch raises again
+            return None
+        return event  # type: ignore[no-any-return]
 
     def taken(self) -> Marks:
         """Returns the marks of the row that ends."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Event, nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
@@ -175,7 +175,7 @@ class RankWatch:
                 self._begin_training()
                 ended = self._finder.after_optimizer(optimizer, skipped=skipped)
             if ended and not inside:
-                self._step_ended()
+                self._step_ended(self._phases.last_mark if called else None)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
             self._fail(error)
 
@@ -207,8 +207,8 @@ class RankWatch:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    def _step_ended(self) -> None:
-        now = self._phases.end_step()
+    def _step_ended(self, mark: Event | None = None) -> None:
+        now = self._phases.end_step(mark)
         self.step = step = self.step + 1
         is_due = now >= self._row_ends_ns
         if is_due:

@@ -15,7 +15,7 @@ from threading import get_ident
 from typing import Any
 from weakref import ref
 
-from torch import is_grad_enabled, nn
+from torch import Event, is_grad_enabled, nn
 from torch.compiler import is_compiling
 from torch.fx import GraphModule
 from torch.nn.modules import module as nn_module
@@ -88,6 +88,8 @@ class RootPhases:
         self._running = nesting.on_this_thread()
         self._optimizer_at_ns = self._optimizer_ns = 0
         self._in_backward = False
+        self.last_mark: Event | None = None
+        """The mark on the stream at the end of the optimizer for which `after_optimizer` was called last."""
         self.is_evaluated = False
         """True if a root was called without gradients, or for evaluation, in the step."""
         self._quiet = QuietAbout(ABOUT_HOOKS)
@@ -123,15 +125,19 @@ class RootPhases:
             self._marks.add(BEGIN)
         self._began_ns = now_ns()
 
-    def end_step(self) -> int:
-        """Ends a step and begins the next one; returns the time by `perf_counter_ns`."""
+    def end_step(self, mark: Event | None = None) -> int:
+        """Ends a step and begins the next one; returns the time by `perf_counter_ns`.
+
+        Args:
+            mark: A mark on the stream since which the script has done nothing.
+        """
         now = now_ns()
         if self._inside is not None:  # it was left by an error that torch does not catch, or contains the script's loop
             self._on_leave(self._inside(), now)
         self._ended.append((self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now))
         self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns = now, 0, 0, 0
         if self._marks.is_on:
-            self._marks.add(END)
+            self._marks.add(END, mark)
         return now
 
     def taken(self) -> list[StepPhases]:
@@ -247,13 +253,14 @@ class RootPhases:
 
     def after_optimizer(self, optimizer: Optimizer) -> bool:
         """Ends an optimizer's time; true on the thread of the steps, unless another optimizer called it."""
+        self.last_mark = None
         if get_ident() != self._thread or not self._nesting.optimizer_ends(optimizer):
             return False
         if self._optimizer_at_ns:
             self._optimizer_ns += now_ns() - max(self._optimizer_at_ns, self._began_ns)
             self._optimizer_at_ns = 0
             if self._marks.is_on:
-                self._marks.add(OPTIMIZER_END)
+                self.last_mark = self._marks.add(OPTIMIZER_END)
         return True
 
     def _around(self, closure: Callable[..., Any]) -> Callable[..., Any]:

@@ -104,7 +104,7 @@ class SampledSteps:
         began = time.perf_counter_ns()
         marks = step_marks()
         self._running = _Running(step=step, start_ns=0, cost_ns=0, marks=marks)
-        self._recorder.start(streams=marks, numbered=False)
+        self._recorder.start(streams=marks, describes=False)
         self._running.start_ns, self._running.cost_ns = time.time_ns(), time.perf_counter_ns() - began
 
     def end(self, span_ns: int) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from distprof.recording.communication.backward_end import BUCKETS, BackwardEnd
 from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.waits import MOST_WRITES, WaitWatch
 from support.attempts import most_hold
 from support.jobs import SCRIPTS, distprof, merged, record_run
 
@@ -153,3 +154,14 @@ def test_what_goes_on_behind_backward_and_what_is_not_of_ddp_has_no_wait(answers
     call = bucket()
     issued_in_backward([(call, work(answers))], operator)
     assert call.wait_start_ns is None and call.wait_end_ns is None
+
+
+def test_a_tensor_that_is_reduced_again_and_again_is_waited_for_in_its_last_calls():
+    """A script that never waits through the tensor, so that every call could still be the one."""
+    tensor, calls = torch.ones(4), [bucket() for _ in range(1000)]
+    waits = WaitWatch(lambda function: function, calls)
+    for call in calls:
+        waits.issued(call, "allreduce_", None, [tensor], None)
+    waits._on_tensor(tensor, 5, 9)
+    waited = [number for number, call in enumerate(calls) if call.wait_end_ns == 9]
+    assert waited == [*range(1000 - MOST_WRITES, 1000)]

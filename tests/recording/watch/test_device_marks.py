@@ -164,26 +164,35 @@ class StepOnDevice(torch.optim.SGD):
         return super().step(closure)
 
 
-@pytest.mark.parametrize("data_ms", [0.0, 4.0])
-def test_phases_are_those_of_the_device_whatever_the_host_waits_for(device, monkeypatch, tmp_path, data_ms):
-    """The host waits for the device behind the optimizer, as `loss.item()` does; backward takes 6 ms there."""
+@pytest.mark.parametrize(("data_ms", "explicit"), [(0.0, False), (4.0, False), (4.0, True)])
+def test_phases_are_those_of_the_device_whatever_the_host_waits_for(device, monkeypatch, tmp_path, data_ms, explicit):
+    """The host waits for the device behind the optimizer, as `loss.item()` does; backward takes 6 ms there.
+
+    Work after the optimizer belongs to the step only if the script itself ends it after that.
+    """
     monkeypatch.setattr(rows, "ROW_NS", 20_000_000)
     monkeypatch.setattr(rows, "BATCH_NS", 70_000_000)
     device.clock_ms = 1e9  # whatever it is given it has done
     model = OnDevice(4, 4)
     optimizer = StepOnDevice(model.parameters(), lr=0.01)
-    with distprof.record(tmp_path / "run", steps="off"):
+    with distprof.record(tmp_path / "run", steps="off") as recorder:
+        if explicit:
+            recorder.step()
         for _ in range(60):
-            MadeUpEvent.queue_ms += data_ms
+            MadeUpEvent.queue_ms += 0.0 if explicit else data_ms
             model(torch.ones(2, 4)).sum().backward()
             MadeUpEvent.queue_ms += 6.0
             optimizer.step()
+            MadeUpEvent.queue_ms += data_ms if explicit else 0.0
             optimizer.zero_grad()
             time.sleep((10.0 + data_ms) / 1e3)
+            if explicit:
+                recorder.step()
     columns = noted(tmp_path / "run").columns
     spans = columns["span_ns"][1:-1]
     assert len(spans) >= 10
-    for name, ms in zip(PHASES, (data_ms, 3.0, 6.0, 1.0), strict=True):
+    phases_ms = (0.0, 3.0, 6.0 + data_ms, 1.0) if explicit else (data_ms, 3.0, 6.0, 1.0)
+    for name, ms in zip(PHASES, phases_ms, strict=True):
         assert columns[name][1:-1] / spans == pytest.approx(np.full(len(spans), ms / (10 + data_ms)), abs=0.01), name
 
 
