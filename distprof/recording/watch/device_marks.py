@@ -74,7 +74,7 @@ class DeviceMarks:
             self.phases.add(BEGIN, self._last)
 
     def end(self, rows: Iterable[Row], *, is_inference: bool) -> None:
-        """Takes the rows of the cuts since the last call.
+        """Takes the rows of the next cuts; any thread may call it, one at a time.
 
         Args:
             rows: Have the phases of the host; with a device, they are replaced by those of its stream.
@@ -85,8 +85,6 @@ class DeviceMarks:
             if cut.marks is not None:
                 row.update(dict.fromkeys(PHASES, UNKNOWN))
             self._held.append(_Held(row, cut, is_inference))
-        if not self._has_device and device_type() != CPU:
-            self.begin()
 
     def settled(self) -> list[Row]:
         """Returns rows that the device has finished; call it on the thread of the steps."""
@@ -94,6 +92,8 @@ class DeviceMarks:
         with self._held_now() as held:
             while held and (held[0].cut.ended is None or _is_over(held[0]) or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
+        if not self._has_device and device_type() != CPU:
+            self.begin()
         return rows
 
     def overdue(self, *, all_of_them: bool = False) -> list[Row]:

@@ -17,7 +17,7 @@ from distprof.model.compiled import never_compile
 from distprof.model.modules import Site
 from distprof.model.quiet import is_traced, unnoticed
 from distprof.model.scopes import NO_GRAPH_TASK, graph_task
-from distprof.own import time
+from distprof.own import lock, time
 from distprof.recording.pass_switch import PassSwitch
 from distprof.recording.rank_recording import RankRecording
 from distprof.recording.run_directory import WATCH
@@ -34,6 +34,8 @@ from distprof.sizes import watch_bytes
 
 RARE = 0.5
 """If a larger fraction of steps has calls without gradients, these are part of the work, not evaluation."""
+PATIENCE_S = 0.1
+"""Time in seconds to wait for the other thread that makes rows."""
 AHEAD = 16
 """Number of steps ahead in which the next sampled step is looked for."""
 
@@ -85,6 +87,7 @@ class RankWatch:
         """When the row ends, when rows are due (`perf_counter_ns`), and the step after which `_between` is called at
         the latest."""
         self._evaluated = self._seen = 0
+        self._rows_lock = lock()
         never_compile(type(self).after_optimizer)
 
     @property
@@ -98,7 +101,7 @@ class RankWatch:
         if folder is None or not self.are_wanted:
             return
         try:
-            self._file = WatchFile(folder, watch_bytes(os.environ), self._marks_overdue, self._fail)
+            self._file = WatchFile(folder, watch_bytes(os.environ), self._rows_overdue, self._fail)
             self._file.start()
             self._thread = get_ident()
             self._log = run_log(folder, self._rank.identity.rank, self._rank.say)
@@ -125,7 +128,7 @@ class RankWatch:
         if self.is_on:
             with unnoticed():
                 self._end_row(0)
-                self._make_rows()
+                self._log_rows()
                 self._take_away()
 
     def note(self, kind: str, text: str = "", *, step: int | None = None) -> None:
@@ -188,7 +191,7 @@ class RankWatch:
         """From now on, optimizers end steps: all that came before was inference."""
         with unnoticed():
             self._end_row(0)
-            self._make_rows()
+            self._log_rows()
             self._finder.start_over()
             self._calls.start_over()
             self._passes.modules.start_over()
@@ -245,7 +248,7 @@ class RankWatch:
         self._row_ends_ns = now + rows.ROW_NS if self._due_ns else 0
 
     def _on_due(self) -> None:
-        self._make_rows()
+        self._log_rows()
         if self._log is not None:
             self._log.look()
         if self.windows is not None:
@@ -257,24 +260,36 @@ class RankWatch:
         is_pending = self.windows is not None and self.windows.is_pending
         self._row_ends_ns, self._due_ns = (0, 0) if is_pending else (now + rows.ROW_NS, now + rows.BATCH_NS)
 
-    def _make_rows(self) -> None:
+    def _log_rows(self) -> None:
         if self._file is None:
             self._take_away()  # another thread could not write
             return
-        steps = self._phases.taken()
-        self._seen += len(steps)
-        if not steps:
-            return
-        samples = self._samples.rows_ended(sum(span for span, *_ in steps), len(steps))
-        self._marks.end(self._rows.taken(steps), is_inference=self._finder.rule == "forward")
+        made = self._make_rows(measures=True)
+        samples = self._samples.rows_ended(sum(row["span_ns"] for row in made),
+                                           sum(row["num_steps"] for row in made)) if made else []
         self._file.add(self._marks.settled(), samples)
+
+    def _make_rows(self, *, measures: bool) -> list[dict[str, int]]:
+        """Makes rows of what was noted at their ends; the thread that writes does it if the steps stand still."""
+        if not self._rows_lock.acquire(timeout=PATIENCE_S):  # a signal handler may have interrupted this function
+            return []
+        try:
+            made = self._rows.taken(self._phases.taken, measures=measures)
+            self._seen += sum(row["num_steps"] for row in made)
+            self._marks.end(made, is_inference=self._finder.rule == "forward")
+        finally:
+            self._rows_lock.release()
+        return made
 
     def _on_evaluation(self) -> None:
         self._evaluated += 1
         if self._finder.is_training and self._evaluated < RARE * (self._seen + self._phases.num_ended):
             self.note("evaluation", step=self.step - 1)
 
-    def _marks_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
+    def _rows_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
+        """Returns rows that wait for a step that hangs, or for a device; called on the thread that writes."""
+        if every or time.perf_counter_ns() > self._due_ns + rows.BATCH_NS:
+            self._make_rows(measures=False)
         return self._marks.overdue(all_of_them=every)
 
     def _take_away(self) -> None:

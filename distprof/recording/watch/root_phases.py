@@ -6,7 +6,7 @@ until a root is called; then a hook of that root alone replaces it until the cal
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import update_wrapper
@@ -81,9 +81,11 @@ class RootPhases:
         self._enter, self._leave = self._on_enter, _Leave(self._on_leave)  # one object each, since torch keeps them
         self._inside: ref[nn.Module] | None = None
         self._entered_ns = self._began_ns = self._first_ns = self._forward_ns = 0
-        self._ended: list[tuple[int, int, int, int, int]] = []
-        """For each step: its start, the start of its first forward call (0: none), the times in forward calls and in
+        self._last = (0, 0, 0, 0, 0)
+        """Of the last step: its start, the start of its first forward call (0: none), the times in forward calls and in
         optimizers, and its end."""
+        self._ended = deque[tuple[int, int, int, int, int]]()
+        """The same of each step that `taken` has not returned yet."""
         self._nesting = nesting
         self._running = nesting.on_this_thread()
         self._optimizer_at_ns = self._optimizer_ns = 0
@@ -101,6 +103,7 @@ class RootPhases:
     def start(self, roots: Iterable[Site]) -> None:
         """Begins; for these roots, calls of compiled code are also seen."""
         self._is_on, self._thread, self._running = True, get_ident(), self._nesting.on_this_thread()
+        self._ended.clear()
         self._quiet.start()
         self._compile_watch.start()
         self._compiled.add(roots)
@@ -134,17 +137,17 @@ class RootPhases:
         now = now_ns()
         if self._inside is not None:  # it was left by an error that torch does not catch, or contains the script's loop
             self._on_leave(self._inside(), now)
-        self._ended.append((self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now))
+        self._last = last = (self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now)
+        self._ended.append(last)
         self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns = now, 0, 0, 0
         if self._marks.is_on:
             self._marks.add(END, mark)
         return now
 
-    def taken(self) -> list[StepPhases]:
-        """Returns the phases of the steps that ended since the last call, computed here rather than in each step."""
-        ended, self._ended = self._ended, []
+    def taken(self, number: int) -> list[StepPhases]:
+        """Returns the phases of the next steps, computed here rather than in each step; any thread may call it."""
         is_inference = self._finder.rule == "forward"
-        return [_phases(*one, is_inference=is_inference) for one in ended]
+        return [_phases(*self._ended.popleft(), is_inference=is_inference) for _ in range(number)]
 
     @property
     def num_ended(self) -> int:
@@ -153,8 +156,8 @@ class RootPhases:
 
     @property
     def last_span_ns(self) -> int:
-        """Duration of the step that ended last; valid only right after `end_step`."""
-        began, *_, now = self._ended[-1]
+        """Duration of the step that ended last."""
+        began, *_, now = self._last
         return now - began
 
     # --- root modules ----------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -17,9 +18,8 @@ from distprof.system import resource
 
 ROW_NS = 200_000_000
 """A row ends once it covers this time in ns."""
-BATCH_NS = 400_000_000
-"""Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches. A rank
-that hangs, or gets SIGTERM, has not logged this much before."""
+BATCH_NS = 1_200_000_000
+"""Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches."""
 MEMORY_NS = 2_000_000_000
 """Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
@@ -73,37 +73,42 @@ class Rows:
         self._garbage = garbage
         self._memory = UNKNOWN, UNKNOWN
         self._memory_ns = MEMORY_NS
-        self._ends: list[RowEnd] = []
-        self._begun = RowEnd(0, 0, 0, 0, 0, 0)
+        self._ends = deque[RowEnd]()
+        self._begun = self._last = RowEnd(0, 0, 0, 0, 0, 0)
 
     def begin(self, first_step: int) -> None:
         """Begins with this step."""
-        self._begun, self._ends = self._end_at(first_step), []
+        self._begun = self._last = self._end_at(first_step)
+        self._ends.clear()
 
     def end(self, next_step: int) -> bool:
         """Ends a row before this step, if it has steps; returns whether it does."""
-        if next_step == (self._ends[-1] if self._ends else self._begun).next_step:
+        if next_step == self._last.next_step:
             return False
-        self._ends.append(self._end_at(next_step))
+        self._last = self._end_at(next_step)
+        self._ends.append(self._last)
         return True
 
-    def taken(self, steps: Sequence[StepPhases]) -> list[Row]:
-        """Returns the rows that ended since the last call, whose steps these are."""
+    def taken(self, steps: Callable[[int], Sequence[StepPhases]], *, measures: bool) -> list[Row]:
+        """Returns the rows that ended since the last call; any thread may call it, one at a time.
+
+        Args:
+            steps: Returns the phases of the next steps.
+            measures: Whether memory may be measured, which only the thread of the steps may do.
+        """
         rows: list[Row] = []
-        ends, self._ends = self._ends, []
-        first = 0
-        for end in ends:
-            last = first + end.next_step - self._begun.next_step
-            rows.append(self._row(steps[first:last], self._begun, end))
-            self._begun, first = end, last
+        while self._ends:
+            end = self._ends.popleft()
+            rows.append(self._row(steps(end.next_step - self._begun.next_step), self._begun, end, measures=measures))
+            self._begun = end
         return rows
 
-    def _row(self, steps: Sequence[StepPhases], begun: RowEnd, end: RowEnd) -> Row:
+    def _row(self, steps: Sequence[StepPhases], begun: RowEnd, end: RowEnd, *, measures: bool) -> Row:
         spans, *parts, optimizer = zip(*steps, strict=True)
         span, longest = sum(spans), max(spans)
         data, forward, backward = (UNKNOWN,) * 3 if UNKNOWN in parts[0] else map(sum, parts)
         known = end.thread == begun.thread
-        host_bytes, device_bytes = self._memory_used(span)
+        host_bytes, device_bytes = self._memory_used(span) if measures else self._memory
         return {"first_step": begun.next_step, "num_steps": len(steps), "end_ns": end.end_ns,
                 "span_ns": span, "longest_ns": longest, "longest_step": begun.next_step + spans.index(longest),
                 "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": sum(optimizer),
