@@ -33,6 +33,9 @@ RECORDING = ("run", "demo", "bench", "selftest")
 READING = ("merge", "findings", "report", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory",
            "waits", "export", "split", "upload")
 """Commands that read runs; they have nothing left to do when the interpreter shuts down."""
+ALLOCATOR = ("_RJEM_MALLOC_CONF", "dirty_decay_ms:100,muzzy_decay_ms:0")
+"""Setting of polars' allocator (jemalloc), which by default keeps freed memory for 10 s, although numpy needs it next.
+It is read when polars is imported."""
 
 
 TABLES = ("merge", "diff", "stats", "comms", "critical-path", "whatif", "ops", "memory", "waits")
@@ -127,6 +130,8 @@ def main(argv: list[str] | None = None) -> None:
     command = next((word for word in arguments if not word.startswith("-")), "")
     # ranks of a job are the user's processes: their output must appear at once
     debug = "--debug" in arguments or "DISTPROF_DEBUG" in os.environ
+    if argv is None and command in READING:
+        os.environ.setdefault(*ALLOCATOR)
     guarded = argv is None and command not in RECORDING and not debug and is_limited()
     outcome = _guarded(arguments) if guarded else _run(arguments)
     if isinstance(outcome, str):

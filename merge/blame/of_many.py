@@ -55,7 +55,9 @@ def analysis_of_many(many: JoinedRun) -> Analysis:
     processors = Processors.of(windows, hosts)
     blind, found, shifting = _blind(many, steps), list[Culprit](), None
     if blind is None:
-        found, blind, shifting = _culprits(many, first_cut(many, steps), windows, processors)
+        cut = first_cut(many, steps)
+        give_back()  # the replay needs as much again
+        found, blind, shifting = _culprits(many, cut, windows, processors)
         give_back()
     return Analysis(breakdown=breakdown_of(many), culprits=by_host(found, hosts), blind=blind,
                     crowded=processors.crowded(), shifting=shifting, steps=list(many.shown), remarks=remarks,

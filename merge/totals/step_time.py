@@ -103,7 +103,7 @@ def step_time(steps: pl.DataFrame, passes: Sequence[str] | None = None) -> StepT
     Returns:
         None if there is no such step.
     """
-    steps = on_device(steps)
+    steps = on_device(steps).select("rank", "step", "pass", "duration_ns")  # rows are copied below
     every = (settled(steps, some) for some in ((light_passes(steps), *TRACED) if passes is None else (passes,)))
     found = next((rows for rows in every if len(rows)), None)
     if found is None:
@@ -160,7 +160,7 @@ def step_time_data(found: StepTime | None) -> dict[str, Any] | None:
 
 def passes_of(steps: pl.DataFrame, usual: StepTime | None) -> list[dict[str, Any]]:
     """Returns the step time of each pass: `pass`, `num_steps`, `time_ns` and `ratio` to that of the job, or null."""
-    names = steps.sort("step")["pass"].cast(pl.String).unique(maintain_order=True).to_list()
+    names = steps.select("step", "pass").sort("step")["pass"].cast(pl.String).unique(maintain_order=True).to_list()
     each = [(name, found) for name in names if (found := step_time(steps, (name,))) is not None]
     return [{"pass": name, "num_steps": found.num_steps, "time_ns": found.time_ns,
              "ratio": None if usual is None else found.time_ns / usual.time_ns} for name, found in each]

@@ -16,6 +16,8 @@ Unit = Literal["elements", "samples", "forward_calls"]
 UNITS: tuple[Unit, ...] = ("samples", "forward_calls")
 """Units of data, of which the first known one is used; elements are used instead if their number per sample varies."""
 LENGTH = ("samples", "elements")
+AMOUNTS = (*UNITS, "elements")
+"""Columns of all of these."""
 UNLIKE = 0.01
 """Relative difference from which on the counted step is unlike the others."""
 
@@ -47,7 +49,8 @@ class Workload:
 
 def workload(steps: pl.DataFrame, usual: StepTime, unit: Unit | None = None) -> Workload | None:
     """Determines the workload from `STEPS`, in a given unit or in the most informative one; None if unknown."""
-    timed, counted = settled(on_device(steps), usual.passes), steps.filter(pl.col("pass") == COUNT)
+    steps = on_device(steps).select("rank", "step", "pass", "duration_ns", *AMOUNTS)  # rows are copied below
+    timed, counted = settled(steps, usual.passes), steps.filter(pl.col("pass") == COUNT)
     known: tuple[Unit, ...] = UNITS if unit is None else (unit,)
     if unit is None and _lengths_vary(pl.concat([timed.select(LENGTH), counted.select(LENGTH)])):
         known = ("elements",)

@@ -184,7 +184,7 @@ class RankWatch:
 
     def explicit_step(self) -> None:
         """Called when the script explicitly ends a step."""
-        if self.is_on and self._finder.rule == "explicit":
+        if self.is_on and (self._finder.rule == "explicit" or self._finder.waiting) and self._finder.explicit():
             self._said()
 
     def _begin_training(self) -> None:

@@ -137,6 +137,22 @@ def test_a_pattern_of_optimizers_goes_on(tmp_path):
     assert train(tmp_path / "run", 30, optimizers=2)[-1] == 29
 
 
+@pytest.mark.parametrize(("plan", "number"), [("off", 12), (PLAN, 24)])
+def test_an_explicit_end_counts_until_something_is_measured(tmp_path, plan, number):
+    """Two optimizer steps in each step that the script itself ends; with passes, it does so only after these."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with distprof.record(tmp_path / "run", steps=plan) as rec:
+        for _ in range(12):
+            for _ in range(2):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+            if plan == "off" or not rec.recording:
+                rec.step()
+    # without passes, the first optimizer step ended one before the first explicit end
+    assert steps_of(noted(tmp_path / "run").columns)[-1] == number - (plan != "off")
+
+
 def test_without_passes_all_steps_but_the_first_are_noted(tmp_path):
     assert train(tmp_path / "run", 20, steps="off") == [*range(1, 20)]
     info = json.loads((tmp_path / "run" / "rank00000" / "rank.json").read_text())
