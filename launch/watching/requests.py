@@ -25,9 +25,9 @@ from distprof.files import json_text, read_small, told, write_whole
 from distprof.recording.job.claim import locked
 from distprof.recording.plan import StepPlan
 
-NEWS_S = 5.0
+NEWS_S = 5.5
 """Longest time until a step of a rank is in its files."""
-LEAD_S, SHARED_LEAD_S = 2.0, 5.0
+LEAD_S, SHARED_LEAD_S = 2.4, 5.4
 """Time in which all ranks read a request; the second for several hosts, as a file server may show it seconds late."""
 LEAD_STEPS = 3
 """Fewest steps between a request and the first recorded step."""

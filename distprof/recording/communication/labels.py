@@ -231,7 +231,7 @@ class CollectiveRecorder:
                 kept.append((call, work))
                 continue
             call.over_by_ns = call.over_by_ns or time.time_ns()
-            if call.op == "recv" and call.peer is None:
+            if call.op == "recv" and call.peer is None and self._describes:
                 call.peer = _source(call, work)
         self._pending = kept
 

@@ -28,7 +28,7 @@ IN_FLIGHT = ("_broadcast_coalesced",)
 ONE_BY_ONE = ("_rebuild_buckets",)
 """Methods of DDP's reducer that wait for each op before they continue."""
 MOST_STORAGES = 256
-MOST_WRITES = 16
+MOST_WRITES = 64
 """Maximum number of calls remembered per storage: some scripts reduce the same tensor again and again."""
 
 Storage = tuple[Any, list[CollectiveCall]]
@@ -100,8 +100,8 @@ class WaitWatch:
     def _write(self, call: CollectiveCall, storage: torch.UntypedStorage) -> None:
         # while a weak reference exists, no other storage gets the same address
         reference, calls = self._by_storage.pop(storage._cdata, None) or (StorageWeakRef(storage), [])
-        waiting = [one for one in calls[1 - MOST_WRITES:] if one.wait_start_ns is None]
-        self._by_storage[storage._cdata] = reference, [*waiting, call]
+        waiting = [*(one for one in calls if one.wait_start_ns is None), call]
+        self._by_storage[storage._cdata] = reference, waiting[-MOST_WRITES:]
         if len(self._by_storage) > MOST_STORAGES:
             del self._by_storage[next(iter(self._by_storage))]
 

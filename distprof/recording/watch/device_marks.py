@@ -26,8 +26,8 @@ long, and the phases are unknown."""
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
 
 
-class _Cut(NamedTuple):
-    """The end of a row on the device."""
+class Cut(NamedTuple):
+    """The end of a row on the device: when it was marked by the host's clock, and marks on the stream."""
 
     since_ns: int = 0
     began: torch.Event | None = None
@@ -36,9 +36,13 @@ class _Cut(NamedTuple):
     """None: the device tells no phases."""
 
 
+NO_CUT = Cut()
+"""Without a device."""
+
+
 class _Held(NamedTuple):
     row: Row
-    cut: _Cut
+    cut: Cut
     is_inference: bool
 
 
@@ -47,7 +51,6 @@ class DeviceMarks:
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
-        self._cuts: deque[_Cut] = deque()
         self._lock = lock()
         self._last: torch.Event | None = None
         self._has_device = self._tells_phases = False
@@ -55,33 +58,31 @@ class DeviceMarks:
 
     def begin(self) -> None:
         """Begins the first row."""
-        self._cuts.clear()
         self._has_device = device_type() != CPU
         self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
-    def cut(self) -> None:
+    def cut(self) -> Cut:
         """Marks the end of a row, where the next one begins."""
         if not self._has_device:  # the usual case without a device, quick with cold caches
-            self._cuts.append(_Cut())
-            return
+            return NO_CUT
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
         marks = self.phases.taken()
-        self._cuts.append(_Cut(time.perf_counter_ns(), began if known else None, self._last if known else None,
-                               marks if self._tells_phases else None))
+        found = Cut(time.perf_counter_ns(), began if known else None, self._last if known else None,
+                    marks if self._tells_phases else None)
         self._tells_phases = self.phases.begin_row()
         if self._tells_phases:
             self.phases.add(BEGIN, self._last)
+        return found
 
-    def end(self, rows: Iterable[Row], *, is_inference: bool) -> None:
-        """Takes the rows of the next cuts; any thread may call it, one at a time.
+    def end(self, rows: Iterable[tuple[Row, Cut]], *, is_inference: bool) -> None:
+        """Takes rows with their cuts; any thread may call it, one at a time.
 
         Args:
             rows: Have the phases of the host; with a device, they are replaced by those of its stream.
             is_inference: There is no backward: the time between forward calls counts as loading data.
         """
-        for row in rows:
-            cut = self._cuts.popleft()
+        for row, cut in rows:
             if cut.marks is not None:
                 row.update(dict.fromkeys(PHASES, UNKNOWN))
             self._held.append(_Held(row, cut, is_inference))

@@ -15,7 +15,7 @@ from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.timing.stopwatch import has_events
 
 MARKED_STEPS = 4
-"""Maximum number of marked steps per row. If steps take 70 ms or more, these are all; the others are assumed to be like
+"""Maximum number of marked steps per row. If steps take 50 ms or more, these are all; the others are assumed to be like
 them. With cold caches a mark takes 25 us."""
 BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END = range(6)
 """Boundaries: start of a step, its end (where the next one begins), call and return of a root module, start and end

@@ -35,7 +35,7 @@ from distprof.sizes import watch_bytes
 RARE = 0.5
 """If a larger fraction of steps has calls without gradients, these are part of the work, not evaluation."""
 PATIENCE_S = 0.1
-"""Time in seconds to wait for the other thread that makes rows."""
+"""Time in seconds to wait for another thread that makes rows, which takes it less than a millisecond."""
 AHEAD = 16
 """Number of steps ahead in which the next sampled step is looked for."""
 
@@ -82,11 +82,13 @@ class RankWatch:
         self._garbage = GarbageTime()
         self._rows = Rows(self._garbage)
         self._samples = SampledSteps(passes.scopes, lambda: self.step, self._labelling)
-        self._said = self._guarded(lambda: self._step_ended())
+        self._explicit = self._guarded(self._on_explicit)
         self._row_ends_ns = self._due_ns = self._next = 0
         """When the row ends, when rows are due (`perf_counter_ns`), and the step after which `_between` is called at
         the latest."""
         self._evaluated = self._seen = 0
+        self._made_ns = self._made_steps = 0
+        """Time and number of the steps of which rows were made since `_log_rows` was last called."""
         self._rows_lock = lock()
         never_compile(type(self).after_optimizer)
 
@@ -117,10 +119,11 @@ class RankWatch:
             return
         self.is_on, self.step = True, first_step
         self._garbage.start()
-        self._rows.begin(first_step)
-        self._marks.begin()
-        self._await_rows()
-        self._phases.start(_roots(self._passes))
+        with self._rows_lock:
+            self._rows.begin(first_step)
+            self._marks.begin()
+            self._await_rows()
+            self._phases.start(_roots(self._passes))
         self._begin_step()
 
     def pause(self) -> None:
@@ -128,7 +131,7 @@ class RankWatch:
         if self.is_on:
             with unnoticed():
                 self._end_row(0)
-                self._log_rows()
+                self._log_rows(PATIENCE_S)
                 self._take_away()
 
     def note(self, kind: str, text: str = "", *, step: int | None = None) -> None:
@@ -171,12 +174,14 @@ class RankWatch:
         try:
             inside = graph_task() != NO_GRAPH_TASK
             counts = self._phases.after_optimizer(optimizer) if called else get_ident() == self._thread
-            if self._finder.rule == "explicit" or not (inside or counts):
+            finder = self._finder
+            rule = finder.rule
+            if rule == "explicit" or not (inside or counts):
                 return
-            ended = self._finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
-            if self._finder.was_mistaken and not inside:  # this may be a thread of autograd
+            ended = finder.after_optimizer(optimizer, in_backward=inside, skipped=skipped)
+            if rule == "forward" and finder.was_mistaken and not inside:  # this may be a thread of autograd
                 self._begin_training()
-                ended = self._finder.after_optimizer(optimizer, skipped=skipped)
+                ended = finder.after_optimizer(optimizer, skipped=skipped)
             if ended and not inside:
                 self._step_ended(self._phases.last_mark if called else None)
         except Exception as error:  # noqa: BLE001 (the training job always survives us)
@@ -184,14 +189,17 @@ class RankWatch:
 
     def explicit_step(self) -> None:
         """Called when the script explicitly ends a step."""
-        if self.is_on and (self._finder.rule == "explicit" or self._finder.waiting) and self._finder.explicit():
-            self._said()
+        self._explicit()
+
+    def _on_explicit(self) -> None:
+        if (self._finder.rule == "explicit" or self._finder.waiting) and self._finder.explicit():
+            self._step_ended()
 
     def _begin_training(self) -> None:
         """From now on, optimizers end steps: all that came before was inference."""
         with unnoticed():
             self._end_row(0)
-            self._log_rows()
+            self._log_rows(PATIENCE_S)
             self._finder.start_over()
             self._calls.start_over()
             self._passes.modules.start_over()
@@ -243,8 +251,7 @@ class RankWatch:
         self._phases.begin()
 
     def _end_row(self, now: int) -> None:
-        if self._rows.end(self.step):
-            self._marks.cut()
+        self._rows.end(self.step, self._marks.cut)
         self._row_ends_ns = now + rows.ROW_NS if self._due_ns else 0
 
     def _on_due(self) -> None:
@@ -260,26 +267,28 @@ class RankWatch:
         is_pending = self.windows is not None and self.windows.is_pending
         self._row_ends_ns, self._due_ns = (0, 0) if is_pending else (now + rows.ROW_NS, now + rows.BATCH_NS)
 
-    def _log_rows(self) -> None:
+    def _log_rows(self, patience_s: float = 0.0) -> None:
         if self._file is None:
             self._take_away()  # another thread could not write
             return
-        made = self._make_rows(measures=True)
-        samples = self._samples.rows_ended(sum(row["span_ns"] for row in made),
-                                           sum(row["num_steps"] for row in made)) if made else []
-        self._file.add(self._marks.settled(), samples)
+        self._make_rows(measures=True, patience_s=patience_s)
+        span_ns, number, self._made_ns, self._made_steps = self._made_ns, self._made_steps, 0, 0
+        self._file.add(self._marks.settled(), self._samples.rows_ended(span_ns, number) if number else [])
 
-    def _make_rows(self, *, measures: bool) -> list[dict[str, int]]:
-        """Makes rows of what was noted at their ends; the thread that writes does it if the steps stand still."""
-        if not self._rows_lock.acquire(timeout=PATIENCE_S):  # a signal handler may have interrupted this function
-            return []
+    def _make_rows(self, *, measures: bool, patience_s: float) -> None:
+        """Makes rows of what was noted at their ends, unless another thread, or code that this one interrupted as a
+        signal handler, still does so after some seconds."""
+        if not self._rows_lock.acquire(timeout=patience_s):
+            return
         try:
             made = self._rows.taken(self._phases.taken, measures=measures)
-            self._seen += sum(row["num_steps"] for row in made)
+            number = sum(row["num_steps"] for row, _ in made)
+            self._made_ns, self._made_steps = self._made_ns + sum(row["span_ns"] for row, _ in made), (
+                self._made_steps + number)
+            self._seen += number
             self._marks.end(made, is_inference=self._finder.rule == "forward")
         finally:
             self._rows_lock.release()
-        return made
 
     def _on_evaluation(self) -> None:
         self._evaluated += 1
@@ -287,9 +296,9 @@ class RankWatch:
             self.note("evaluation", step=self.step - 1)
 
     def _rows_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
-        """Returns rows that wait for a step that hangs, or for a device; called on the thread that writes."""
+        """Returns rows that wait for a step that hangs, or for a device; any thread may call it."""
         if every or time.perf_counter_ns() > self._due_ns + rows.BATCH_NS:
-            self._make_rows(measures=False)
+            self._make_rows(measures=False, patience_s=PATIENCE_S)
         return self._marks.overdue(all_of_them=every)
 
     def _take_away(self) -> None:

@@ -257,7 +257,12 @@ class RootPhases:
     def after_optimizer(self, optimizer: Optimizer) -> bool:
         """Ends an optimizer's time; true on the thread of the steps, unless another optimizer called it."""
         self.last_mark = None
-        if get_ident() != self._thread or not self._nesting.optimizer_ends(optimizer):
+        if get_ident() != self._thread:
+            return False
+        running = self._running
+        if len(running) == 1 and running[0][0] == id(optimizer):  # the usual case
+            running.clear()
+        elif not self._nesting.optimizer_ends(optimizer):
             return False
         if self._optimizer_at_ns:
             self._optimizer_ns += now_ns() - max(self._optimizer_at_ns, self._began_ns)

@@ -18,7 +18,7 @@ from distprof.system import resource
 
 ROW_NS = 200_000_000
 """A row ends once it covers this time in ns."""
-BATCH_NS = 1_200_000_000
+BATCH_NS = 800_000_000
 """Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches."""
 MEMORY_NS = 2_000_000_000
 """Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
@@ -64,6 +64,8 @@ class RowEnd(NamedTuple):
     cpu_ns: int
     switches: int
     gc_ns: int
+    cut: Any = None
+    """The end of the row on the device (`device_marks.Cut`)."""
 
 
 class Rows:
@@ -81,26 +83,24 @@ class Rows:
         self._begun = self._last = self._end_at(first_step)
         self._ends.clear()
 
-    def end(self, next_step: int) -> bool:
-        """Ends a row before this step, if it has steps; returns whether it does."""
-        if next_step == self._last.next_step:
-            return False
-        self._last = self._end_at(next_step)
-        self._ends.append(self._last)
-        return True
+    def end(self, next_step: int, cut: Callable[[], Any]) -> None:
+        """Ends a row before this step, if it has steps; `cut` then marks its end on the device."""
+        if next_step != self._last.next_step:
+            self._last = self._end_at(next_step, cut())
+            self._ends.append(self._last)
 
-    def taken(self, steps: Callable[[int], Sequence[StepPhases]], *, measures: bool) -> list[Row]:
-        """Returns the rows that ended since the last call; any thread may call it, one at a time.
+    def taken(self, steps: Callable[[int], Sequence[StepPhases]], *, measures: bool) -> list[tuple[Row, Any]]:
+        """Returns the rows that ended since the last call, with their cuts; any thread may call it, one at a time.
 
         Args:
             steps: Returns the phases of the next steps.
             measures: Whether memory may be measured, which only the thread of the steps may do.
         """
-        rows: list[Row] = []
+        rows: list[tuple[Row, Any]] = []
         while self._ends:
-            end = self._ends.popleft()
-            rows.append(self._row(steps(end.next_step - self._begun.next_step), self._begun, end, measures=measures))
-            self._begun = end
+            begun, self._begun = self._begun, self._ends.popleft()
+            end = self._begun
+            rows.append((self._row(steps(end.next_step - begun.next_step), begun, end, measures=measures), end.cut))
         return rows
 
     def _row(self, steps: Sequence[StepPhases], begun: RowEnd, end: RowEnd, *, measures: bool) -> Row:
@@ -123,10 +123,10 @@ class Rows:
             self._memory, self._memory_ns = (_host_bytes(), _device_bytes()), 0
         return self._memory
 
-    def _end_at(self, next_step: int) -> RowEnd:
+    def _end_at(self, next_step: int, cut: Any = None) -> RowEnd:
         used = resource.getrusage(resource.RUSAGE_THREAD)
         return RowEnd(next_step, time.time_ns(), get_ident(), round((used.ru_utime + used.ru_stime) * 1e9),
-                      used.ru_nivcsw, self._garbage.total_ns)
+                      used.ru_nivcsw, self._garbage.total_ns, cut)
 
 
 def _host_bytes() -> int:

@@ -100,7 +100,8 @@ class WatchFile:
         self.flush(at_end=True)
 
     def _write(self, *, at_end: bool) -> None:
-        rows = [*_taken(self._rows), *self._overdue(at_end)]
+        overdue = self._overdue(at_end)
+        rows = [*_taken(self._rows), *overdue]
         samples, notes = _taken(self._samples), _taken(self._notes)
         if not (rows or samples or notes):
             return

@@ -1,7 +1,7 @@
 """Recordings later in a job, each in its own run directory: all ranks begin one in the step that a request names.
 
 The launcher or `distprof trigger` writes a request to a file. A rank checks this file between two steps, about
-twice per second. While a request waits for its step, the rank checks before every step.
+once per second. While a request waits for its step, the rank checks before every step.
 """
 
 from __future__ import annotations

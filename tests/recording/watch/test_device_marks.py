@@ -69,8 +69,7 @@ def timed(first: int, device_ms: int = -1) -> dict[str, int]:
 
 def ended(marks: DeviceMarks, row: dict[str, int]) -> None:
     """Ends a row."""
-    marks.cut()
-    marks.end([row], is_inference=False)
+    marks.end([(row, marks.cut())], is_inference=False)
 
 
 def test_a_row_waits_for_its_time_on_the_device(device):

@@ -19,7 +19,7 @@ from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 import distprof
-from distprof.recording.watch import rank_watch, root_phases, rows, watch_file
+from distprof.recording.watch import device_marks, rank_watch, root_phases, rows, watch_file
 from support.jobs import called
 from support.watched import noted, per_step, steps_of
 
@@ -117,6 +117,13 @@ def test_what_came_before_a_step_that_hangs_is_logged_meanwhile(tmp_path, monkey
 
 
 def test_both_threads_make_rows_and_each_step_is_logged_once(tmp_path, monkeypatch):
+    own = device_marks.DeviceMarks.cut
+
+    def interrupted(marks):
+        time.sleep(1e-5)  # the other thread may run
+        return own(marks)
+
+    monkeypatch.setattr(device_marks.DeviceMarks, "cut", interrupted)
     monkeypatch.setattr(rows, "ROW_NS", 0)
     monkeypatch.setattr(rows, "BATCH_NS", 0)
     monkeypatch.setattr(watch_file, "EVERY_S", 0.0)
