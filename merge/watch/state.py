@@ -55,7 +55,7 @@ class Register:
         """
         found = [one for one in found if not self._is_known_stall(one)]
         taken: set[str] = set()
-        for one in found:
+        for one in sorted(found, key=lambda one: self._nearest(one, near_steps)):  # a known one stays what it was
             known = min((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)),
                         key=lambda old: abs(old.onset_step - one.onset_step), default=None)
             if known is None:
@@ -79,6 +79,11 @@ class Register:
             if mine and now_ns - seen_ns > GONE_NS:
                 until = last_step if stopped else seen_step
                 self.findings[place] = msgspec.structs.replace(old, until_step=max(until, old.onset_step))
+
+    def _nearest(self, one: WatchFinding, near_steps: float) -> float:
+        """Returns the number of steps between the onsets of this finding and the nearest known one that may be it."""
+        return min((abs(old.onset_step - one.onset_step) for old in self.findings if _same(old, one, near_steps)),
+                   default=np.inf)
 
     def _is_known_stall(self, one: WatchFinding) -> bool:
         """Returns whether this is a stall of ranks that are known to be slow now and then. It is reported once it has

@@ -338,6 +338,17 @@ def test_stalls_of_a_rank_that_is_slow_now_and_then_are_told_once() -> None:
         ("intermittent", [2], 9e9), ("data_stall", [1], 2e9)]
 
 
+def test_a_known_regression_stays_what_it_was_when_steps_become_longer_again() -> None:
+    def one(onset: int) -> WatchFinding:
+        return WatchFinding(id="", kind="regression", ranks=[], hosts=[], onset_step=onset, onset_ns=0)
+
+    register = Register()
+    register.update([one(876)], 0, 2_000, 100)
+    register.update([one(3_717), one(880)], 1e12, 7_000, 100)
+    assert [(found.id, found.onset_step) for found in register.findings] == [
+        ("regression-1", 876), ("regression-2", 3_717)]
+
+
 def test_a_rank_may_join_later() -> None:
     ranks, watch = Ranks(play(Job(num_steps=600, step_ns=SLOW, world=2))), JobWatch({0: "a"})
     watch.add(0, ranks.new(0, 100e9))
