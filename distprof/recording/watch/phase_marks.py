@@ -48,7 +48,7 @@ class PhaseMarks:
             border: The boundary.
             event: An event that was recorded since the script's last work; by default a new one.
         """
-        event = event or self._recorded()
+        event = self._recorded() if event is None else event
         if event is None:
             self.is_on = False
             return None

@@ -276,15 +276,15 @@ class RankWatch:
         self._file.add(self._marks.settled(), self._samples.rows_ended(span_ns, number) if number else [])
 
     def _make_rows(self, *, measures: bool, patience_s: float) -> None:
-        """Makes rows of what was noted at their ends, unless another thread, or code that this one interrupted as a
-        signal handler, still does so after some seconds."""
+        """Makes rows of what was noted at their ends, unless somebody else still does so after `patience_s` seconds:
+        another thread, or code that this one interrupted as a signal handler."""
         if not self._rows_lock.acquire(timeout=patience_s):
             return
         try:
             made = self._rows.taken(self._phases.taken, measures=measures)
             number = sum(row["num_steps"] for row, _ in made)
-            self._made_ns, self._made_steps = self._made_ns + sum(row["span_ns"] for row, _ in made), (
-                self._made_steps + number)
+            self._made_ns += sum(row["span_ns"] for row, _ in made)
+            self._made_steps += number
             self._seen += number
             self._marks.end(made, is_inference=self._finder.rule == "forward")
         finally:
