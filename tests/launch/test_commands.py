@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import click
 import pytest
 
 from distprof.launch import commands
 from distprof.launch.cli import group, main
+from support.jobs import clean_environ
 
 NAMES = ("run", "watch", "trigger", "demo", "bench", "merge", "findings", "report", "view", "diff", "stats", "comms",
          "critical-path", "whatif", "ops", "memory", "waits", "mcp", "export", "split", "upload", "count",
@@ -51,6 +55,17 @@ def test_an_unknown_command_is_one_line_with_a_hint(capsys, argument, hint):
     text = output(capsys, argument, code=2)
     assert text.startswith(f"distprof: unknown command '{argument}'") and hint in text
     assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("name", "given", "setting"), [
+    ("stats", {}, "dirty_decay_ms:100,muzzy_decay_ms:0"), ("run", {}, "None"),
+    ("stats", {"_RJEM_MALLOC_CONF": "narenas:1"}, "narenas:1")])
+def test_the_allocator_is_set_for_reading_but_not_for_the_users_processes(name, given, setting):
+    script = ("import os\nfrom distprof.launch import cli\n"
+              "cli._run = lambda _: print(os.environ.get('_RJEM_MALLOC_CONF'), flush=True) or 0\ncli.main()")
+    found = subprocess.run([sys.executable, "-c", script, name], env=clean_environ() | given, capture_output=True,
+                           text=True, check=True)
+    assert found.stdout == f"{setting}\n"
 
 
 @pytest.mark.parametrize("name", NAMES)
