@@ -63,8 +63,9 @@ def test_an_unknown_command_is_one_line_with_a_hint(capsys, argument, hint):
 def test_the_allocator_is_set_for_reading_but_not_for_the_users_processes(name, given, setting):
     script = ("import os\nfrom distprof.launch import cli\n"
               "cli._run = lambda _: print(os.environ.get('_RJEM_MALLOC_CONF'), flush=True) or 0\ncli.main()")
-    found = subprocess.run([sys.executable, "-c", script, name], env=clean_environ() | given, capture_output=True,
-                           text=True, check=True)
+    environ = {name: value for name, value in clean_environ().items() if name != "_RJEM_MALLOC_CONF"} | given
+    found = subprocess.run([sys.executable, "-c", script, name], env=environ, capture_output=True, text=True,
+                           check=True)
     assert found.stdout == f"{setting}\n"
 
 
