@@ -56,7 +56,7 @@ def analysis_of_many(many: JoinedRun) -> Analysis:
     blind, found, shifting = _blind(many, steps), list[Culprit](), None
     if blind is None:
         cut = first_cut(many, steps)
-        give_back()  # the replay needs as much again
+        give_back()  # the replay needs it next
         found, blind, shifting = _culprits(many, cut, windows, processors)
         give_back()
     return Analysis(breakdown=breakdown_of(many), culprits=by_host(found, hosts), blind=blind,

@@ -28,12 +28,6 @@ PRODUCT = 2 * 2 * 4 * 4
 """FLOPs of a linear layer of width 4 for `X`."""
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID", "DISTPROF_STEP_EVERY"):
-        monkeypatch.delenv(name, raising=False)
-
-
 class Critic(nn.Linear):
     pass
 

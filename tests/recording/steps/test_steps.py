@@ -12,12 +12,6 @@ import distprof
 from support.recording import Recorded, train
 
 
-@pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "DISTPROF_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def steps_of(run) -> list[dict]:
     return Recorded(run).table("steps").to_dicts()
 

@@ -8,16 +8,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import distprof
 from distprof.contract.watch import SUMMED, UNKNOWN, Note, SampledStep, is_sampled, sparseness
 from distprof.merge.watch.pieces import RankReader
-from distprof.recording.watch import watch_file
+from distprof.recording.watch import device_marks, rows, watch_file
 from distprof.recording.watch.rows import Row
 from distprof.recording.watch.sampled_steps import FoundSample
 from distprof.recording.watch.thinning import pieces_in, thin
 from distprof.recording.watch.watch_file import WatchFile
 from support.processes import files_no_larger_than
-from support.watched import steps_of
+from support.watched import noted, steps_of
 
 NAMES = ("end_ns", "longest_ns", "longest_step", "host_bytes", "device_bytes")
 STEPS = 10
@@ -165,3 +168,40 @@ def test_a_frame_for_which_there_is_no_room_ends_it_and_leaves_whole_frames(tmp_
     assert [error.errno for error in failed] == [errno.EFBIG]
     assert [path.read_bytes() for path in pieces_in(tmp_path)] == [before]
     assert steps_of(RankReader(tmp_path).new().columns) == [*range(STEPS)]
+
+
+def train(num_steps: int, pause_s: float = 0.0) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(num_steps):
+        model(torch.ones(2, 4)).sum().backward()
+        time.sleep(pause_s)
+        optimizer.step()
+
+
+def test_what_came_before_a_step_that_hangs_is_logged_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "ROW_NS", 10_000_000)  # each step ends a row
+    monkeypatch.setattr(rows, "BATCH_NS", 300_000_000)
+    monkeypatch.setattr(watch_file, "EVERY_S", 0.05)
+    with distprof.record(tmp_path / "run", steps="off"):
+        train(20, 0.012)
+        give_up = time.monotonic() + 20
+        while (logged := steps_of(noted(tmp_path / "run").columns)) != [*range(1, 20)] and time.monotonic() < give_up:
+            time.sleep(0.05)
+    assert logged == [*range(1, 20)] == steps_of(noted(tmp_path / "run").columns)
+
+
+def test_both_threads_make_rows_and_each_step_is_logged_once(tmp_path, monkeypatch):
+    own = device_marks.DeviceMarks.cut
+
+    def interrupted(marks):
+        time.sleep(1e-5)  # the other thread may run
+        return own(marks)
+
+    monkeypatch.setattr(device_marks.DeviceMarks, "cut", interrupted)
+    monkeypatch.setattr(rows, "ROW_NS", 0)
+    monkeypatch.setattr(rows, "BATCH_NS", 0)
+    monkeypatch.setattr(watch_file, "EVERY_S", 0.0)
+    with distprof.record(tmp_path / "run", steps="off"):
+        train(1500)
+    assert steps_of(noted(tmp_path / "run").columns) == [*range(1, 1500)]
