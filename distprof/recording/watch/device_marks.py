@@ -53,17 +53,19 @@ class DeviceMarks:
         self._held: deque[_Held] = deque()
         self._lock = lock()
         self._last: torch.Event | None = None
-        self._has_device = self._tells_phases = False
+        self._tells_phases = self._is_new = False
+        self.has_device = False
+        """False while the script uses no device."""
         self.phases = PhaseMarks()
 
     def begin(self) -> None:
         """Begins the first row."""
-        self._has_device = device_type() != CPU
+        self._is_new, self.has_device = False, device_type() != CPU
         self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
     def cut(self) -> Cut:
         """Marks the end of a row, where the next one begins."""
-        if not self._has_device:  # the usual case without a device, quick with cold caches
+        if not self.has_device:  # the usual case without a device, quick with cold caches
             return NO_CUT
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
@@ -93,13 +95,15 @@ class DeviceMarks:
         with self._held_now() as held:
             while held and (held[0].cut.ended is None or _is_over(held[0]) or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
-        if not self._has_device and device_type() != CPU:
+        if self._is_new:
             self.begin()
         return rows
 
     def overdue(self, *, all_of_them: bool = False) -> list[Row]:
-        """Returns rows that have waited too long, or all rows. It uses no device, so any thread may call it."""
+        """Returns rows that have waited too long or for no device, or all rows. It uses no device, so any thread may
+        call it."""
         rows: list[Row] = []
+        self._is_new = not self.has_device and device_type() != CPU
         with self._held_now() as held:
             while held and (all_of_them or _is_overdue(held[0])):
                 rows.append(held.popleft().row)

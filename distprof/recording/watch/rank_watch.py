@@ -87,8 +87,8 @@ class RankWatch:
         """When the row ends, when rows are due (`perf_counter_ns`), and the step after which `_between` is called at
         the latest."""
         self._evaluated = self._seen = 0
-        self._made_ns = self._made_steps = 0
-        """Time and number of the steps of which rows were made since `_log_rows` was last called."""
+        self._batch = 0, 0
+        """When the batch of rows began (`perf_counter_ns`), and its first step."""
         self._rows_lock = lock()
         never_compile(type(self).after_optimizer)
 
@@ -264,6 +264,7 @@ class RankWatch:
 
     def _await_rows(self) -> None:
         now = time.perf_counter_ns()
+        self._batch = now, self.step
         is_pending = self.windows is not None and self.windows.is_pending
         self._row_ends_ns, self._due_ns = (0, 0) if is_pending else (now + rows.ROW_NS, now + rows.BATCH_NS)
 
@@ -271,9 +272,12 @@ class RankWatch:
         if self._file is None:
             self._take_away()  # another thread could not write
             return
-        self._make_rows(measures=True, patience_s=patience_s)
-        span_ns, number, self._made_ns, self._made_steps = self._made_ns, self._made_steps, 0, 0
-        self._file.add(self._marks.settled(), self._samples.rows_ended(span_ns, number) if number else [])
+        if self._marks.has_device or patience_s:  # otherwise the thread that writes makes them
+            self._make_rows(measures=True, patience_s=patience_s)
+        began_ns, first = self._batch
+        num_steps = self.step - first
+        samples = self._samples.rows_ended(time.perf_counter_ns() - began_ns, num_steps) if num_steps else []
+        self._file.add(self._marks.settled(), samples)
 
     def _make_rows(self, *, measures: bool, patience_s: float) -> None:
         """Makes rows of what was noted at their ends, unless somebody else still does so after `patience_s` seconds:
@@ -282,10 +286,7 @@ class RankWatch:
             return
         try:
             made = self._rows.taken(self._phases.taken, measures=measures)
-            number = sum(row["num_steps"] for row, _ in made)
-            self._made_ns += sum(row["span_ns"] for row, _ in made)
-            self._made_steps += number
-            self._seen += number
+            self._seen += sum(row["num_steps"] for row, _ in made)
             self._marks.end(made, is_inference=self._finder.rule == "forward")
         finally:
             self._rows_lock.release()
@@ -296,8 +297,9 @@ class RankWatch:
             self.note("evaluation", step=self.step - 1)
 
     def _rows_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
-        """Returns rows that wait for a step that hangs, or for a device; any thread may call it."""
-        if every or time.perf_counter_ns() > self._due_ns + rows.BATCH_NS:
+        """Returns rows of which the thread of the steps makes none, or not in time; any thread may call it."""
+        self._rows.measure_host()
+        if every or not self._marks.has_device or time.perf_counter_ns() > self._due_ns + rows.BATCH_NS:
             self._make_rows(measures=False, patience_s=PATIENCE_S)
         return self._marks.overdue(all_of_them=every)
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distprof.contract.watch import UNKNOWN
 from distprof.own import time
@@ -16,12 +16,15 @@ from distprof.process.accelerators import accelerator, is_capturing
 from distprof.recording.watch.root_phases import StepPhases
 from distprof.system import resource
 
+if TYPE_CHECKING:
+    from resource import struct_rusage
+
 ROW_NS = 200_000_000
 """A row ends once it covers this time in ns."""
 BATCH_NS = 800_000_000
 """Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches."""
 MEMORY_NS = 2_000_000_000
-"""Time of steps in ns between two looks at memory, which take longer than the rest of a row."""
+"""Time of steps in ns between two looks at the device's memory, which take longer than the rest of a row."""
 STATM = Path("/proc/self/statm")
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ALLOCATED = ("allocated_bytes", "all", "current")
@@ -61,8 +64,8 @@ class RowEnd(NamedTuple):
     """The first step of the next row."""
     end_ns: int
     thread: int
-    cpu_ns: int
-    switches: int
+    used: struct_rusage
+    """What the thread has used; its fields are read later."""
     gc_ns: int
     cut: Any = None
     """The end of the row on the device (`device_marks.Cut`)."""
@@ -73,15 +76,20 @@ class Rows:
 
     def __init__(self, garbage: GarbageTime) -> None:
         self._garbage = garbage
-        self._memory = UNKNOWN, UNKNOWN
+        self._host_bytes = self._device_bytes = UNKNOWN
         self._memory_ns = MEMORY_NS
         self._ends = deque[RowEnd]()
-        self._begun = self._last = RowEnd(0, 0, 0, 0, 0, 0)
+        self._begun = self._last = self._end_at(0)
 
     def begin(self, first_step: int) -> None:
         """Begins with this step."""
         self._begun = self._last = self._end_at(first_step)
         self._ends.clear()
+        self.measure_host()
+
+    def measure_host(self) -> None:
+        """Measures the memory of the process for the next rows; any thread may call it, as it takes 0.1 ms."""
+        self._host_bytes = _host_bytes()
 
     def end(self, next_step: int, cut: Callable[[], Any]) -> None:
         """Ends a row before this step, if it has steps; `cut` then marks its end on the device."""
@@ -94,7 +102,7 @@ class Rows:
 
         Args:
             steps: Returns the phases of the next steps.
-            measures: Whether memory may be measured, which only the thread of the steps may do.
+            measures: Whether memory of the device may be measured, which only the thread of the steps may do.
         """
         rows: list[tuple[Row, Any]] = []
         while self._ends:
@@ -108,25 +116,27 @@ class Rows:
         span, longest = sum(spans), max(spans)
         data, forward, backward = (UNKNOWN,) * 3 if UNKNOWN in parts[0] else map(sum, parts)
         known = end.thread == begun.thread
-        host_bytes, device_bytes = self._memory_used(span) if measures else self._memory
+        if measures:
+            self._measure_device(span)
         return {"first_step": begun.next_step, "num_steps": len(steps), "end_ns": end.end_ns,
                 "span_ns": span, "longest_ns": longest, "longest_step": begun.next_step + spans.index(longest),
                 "data_ns": data, "forward_ns": forward, "backward_ns": backward, "optimizer_ns": sum(optimizer),
-                "device_ns": UNKNOWN, "cpu_ns": end.cpu_ns - begun.cpu_ns if known else UNKNOWN,
-                "switches": end.switches - begun.switches if known else UNKNOWN,
-                "gc_ns": end.gc_ns - begun.gc_ns, "host_bytes": host_bytes, "device_bytes": device_bytes}
+                "device_ns": UNKNOWN, "cpu_ns": _cpu_ns(end.used) - _cpu_ns(begun.used) if known else UNKNOWN,
+                "switches": end.used.ru_nivcsw - begun.used.ru_nivcsw if known else UNKNOWN,
+                "gc_ns": end.gc_ns - begun.gc_ns, "host_bytes": self._host_bytes, "device_bytes": self._device_bytes}
 
-    def _memory_used(self, span_ns: int) -> tuple[int, int]:
-        """Returns the bytes used on host and device, not older than two seconds of steps."""
+    def _measure_device(self, span_ns: int) -> None:
         self._memory_ns += span_ns
         if self._memory_ns >= MEMORY_NS:
-            self._memory, self._memory_ns = (_host_bytes(), _device_bytes()), 0
-        return self._memory
+            self._device_bytes, self._memory_ns = _device_bytes(), 0
 
     def _end_at(self, next_step: int, cut: Any = None) -> RowEnd:
-        used = resource.getrusage(resource.RUSAGE_THREAD)
-        return RowEnd(next_step, time.time_ns(), get_ident(), round((used.ru_utime + used.ru_stime) * 1e9),
-                      used.ru_nivcsw, self._garbage.total_ns, cut)
+        return RowEnd(next_step, time.time_ns(), get_ident(), resource.getrusage(resource.RUSAGE_THREAD),
+                      self._garbage.total_ns, cut)
+
+
+def _cpu_ns(used: struct_rusage) -> int:
+    return round((used.ru_utime + used.ru_stime) * 1e9)
 
 
 def _host_bytes() -> int:

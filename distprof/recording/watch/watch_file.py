@@ -13,7 +13,7 @@ import msgspec
 from distprof.contract.watch import Frame, Note, SampledStep, StepRows, encoded
 from distprof.files import append_whole
 from distprof.helper import Helper
-from distprof.own import Event, lock
+from distprof.own import Event, lock, time
 from distprof.recording.watch.rows import Row
 from distprof.recording.watch.sampled_steps import FoundSample
 from distprof.recording.watch.thinning import NAME
@@ -39,7 +39,7 @@ class WatchFile:
         Args:
             folder: The rank's folder.
             most_bytes: Limit for all pieces, above which old ones are thinned.
-            overdue: Returns rows that were held back for too long, or all rows if its argument is True.
+            overdue: Returns rows that nobody has added, or was late to add; all rows if its argument is True.
             failed: Called once, when nothing can be written any more.
         """
         self._folder, self._most_bytes = folder, most_bytes
@@ -52,6 +52,8 @@ class WatchFile:
         self._file_lock = lock()
         self._over = Event()
         self._works = True
+        self._due_s = time.monotonic() + EVERY_S
+        """Without a thread of ours: when to write."""
         self._thread: UnseenThread | None = None
 
     def start(self) -> None:
@@ -67,7 +69,8 @@ class WatchFile:
         """Adds rows and samples that are complete."""
         self._rows.extend(rows)
         self._samples.extend(samples)
-        if self._thread is None and len(self._rows) * 0.2 >= EVERY_S:
+        if self._thread is None and time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + EVERY_S
             self.flush()
 
     def note(self, note: Note) -> None:
