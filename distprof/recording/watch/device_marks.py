@@ -53,19 +53,22 @@ class DeviceMarks:
         self._held: deque[_Held] = deque()
         self._lock = lock()
         self._last: torch.Event | None = None
-        self._tells_phases = self._is_new = False
-        self.has_device = False
-        """False while the script uses no device."""
+        self._has_device = self._is_new = self._tells_phases = False
         self.phases = PhaseMarks()
+
+    @property
+    def need_thread_of_steps(self) -> bool:
+        """True if `settled` must be called; without a device, `overdue` returns all rows."""
+        return self._has_device or self._is_new
 
     def begin(self) -> None:
         """Begins the first row."""
-        self._is_new, self.has_device = False, device_type() != CPU
+        self._is_new, self._has_device = False, device_type() != CPU
         self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
     def cut(self) -> Cut:
         """Marks the end of a row, where the next one begins."""
-        if not self.has_device:  # the usual case without a device, quick with cold caches
+        if not self._has_device:  # the usual case without a device, quick with cold caches
             return NO_CUT
         began, self._last = self._last, recorded_event()
         known = began is not None and self._last is not None and began.device == self._last.device
@@ -103,7 +106,7 @@ class DeviceMarks:
         """Returns rows that have waited too long or for no device, or all rows. It uses no device, so any thread may
         call it."""
         rows: list[Row] = []
-        self._is_new = not self.has_device and device_type() != CPU
+        self._is_new = not self._has_device and device_type() != CPU
         with self._held_now() as held:
             while held and (all_of_them or _is_overdue(held[0])):
                 rows.append(held.popleft().row)

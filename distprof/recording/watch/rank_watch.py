@@ -26,7 +26,7 @@ from distprof.recording.steps.finder import StepFinder
 from distprof.recording.watch import rows
 from distprof.recording.watch.device_marks import DeviceMarks
 from distprof.recording.watch.root_phases import RootPhases
-from distprof.recording.watch.rows import GarbageTime, Rows
+from distprof.recording.watch.rows import GarbageTime, Row, Rows
 from distprof.recording.watch.run_log import RunLog, run_log
 from distprof.recording.watch.sampled_steps import SampledSteps
 from distprof.recording.watch.watch_file import WatchFile
@@ -272,12 +272,14 @@ class RankWatch:
         if self._file is None:
             self._take_away()  # another thread could not write
             return
-        if self._marks.has_device or patience_s:  # otherwise the thread that writes makes them
+        settled: list[Row] = []
+        if patience_s or self._marks.need_thread_of_steps:
             self._make_rows(measures=True, patience_s=patience_s)
+            settled = self._marks.settled()
         began_ns, first = self._batch
         num_steps = self.step - first
         samples = self._samples.rows_ended(time.perf_counter_ns() - began_ns, num_steps) if num_steps else []
-        self._file.add(self._marks.settled(), samples)
+        self._file.add(settled, samples)
 
     def _make_rows(self, *, measures: bool, patience_s: float) -> None:
         """Makes rows of what was noted at their ends, unless somebody else still does so after `patience_s` seconds:
@@ -299,7 +301,7 @@ class RankWatch:
     def _rows_overdue(self, every: bool) -> list[dict[str, int]]:  # noqa: FBT001 (a callback)
         """Returns rows of which the thread of the steps makes none, or not in time; any thread may call it."""
         self._rows.measure_host()
-        if every or not self._marks.has_device or time.perf_counter_ns() > self._due_ns + rows.BATCH_NS:
+        if every or not self._marks.need_thread_of_steps or time.perf_counter_ns() > self._due_ns + rows.BATCH_NS:
             self._make_rows(measures=False, patience_s=PATIENCE_S)
         return self._marks.overdue(all_of_them=every)
 

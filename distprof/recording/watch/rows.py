@@ -6,7 +6,6 @@ import gc
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +24,7 @@ BATCH_NS = 800_000_000
 """Time in ns after which what was noted at the ends of rows becomes rows: code that runs rarely has cold caches."""
 MEMORY_NS = 2_000_000_000
 """Time of steps in ns between two looks at the device's memory, which take longer than the rest of a row."""
-STATM = Path("/proc/self/statm")
+STATM, MOST_STATM = "/proc/self/statm", 256
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ALLOCATED = ("allocated_bytes", "all", "current")
 Row = dict[str, int]
@@ -141,7 +140,11 @@ def _cpu_ns(used: struct_rusage) -> int:
 
 def _host_bytes() -> int:
     try:
-        return int(STATM.read_bytes().split()[1]) * PAGE
+        number = os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)  # half the time of Path.read_bytes
+        try:
+            return int(os.read(number, MOST_STATM).split()[1]) * PAGE
+        finally:
+            os.close(number)
     except (OSError, ValueError, IndexError):
         return UNKNOWN
 

@@ -6,6 +6,7 @@ once per second. While a request waits for its step, the rank checks before ever
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -136,7 +137,7 @@ class Windows:
         self._writing = [one for one in self._writing if not (one.lets_go() and one.has_written())]
         began_ns = time.monotonic_ns()
         try:
-            about = self._request_json.stat()
+            about = os.stat(self._request_json)  # noqa: PTH116 (quicker than Path.stat)
         except OSError:
             about = None
         took_ns = time.monotonic_ns() - began_ns
