@@ -27,7 +27,7 @@ from distprof.reporters.page import Page
 from distprof.system import LINUX
 from distprof.units import counted, si
 
-PACKAGES = ("numpy", "pyarrow", "polars", "msgspec", "isal", "click", "rich", "jinja2", "fsspec")
+PACKAGES = ("numpy", "pyarrow", "polars", "msgspec", "isal", "click", "rich", "jinja2", "fsspec", "psutil")
 """Packages needed to read runs; recording also needs torch."""
 READING = ("python", "packages")
 """Topics whose failure makes reading runs impossible."""

@@ -60,7 +60,7 @@ class StepRows(msgspec.Struct, kw_only=True, omit_defaults=True):
     gc_ns: list[int] = []
     """Time in Python's garbage collection."""
     host_bytes: list[int] = []
-    """Resident memory of the process at the end of the row, or up to a second of steps before."""
+    """Resident memory of the process at the end of the row, or up to some seconds before."""
     device_bytes: list[int] = []
     """Device memory used by tensors, at the same time."""
 

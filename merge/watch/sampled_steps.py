@@ -61,9 +61,11 @@ class SampledSteps:
             setattr(self, name, _widened(getattr(self, name)))
 
     def add(self, rank: int, samples: list[Sample]) -> None:
-        """Takes new samples of a rank."""
+        """Takes new samples of a rank. Older versions logged only the first calls of steps with many; these are left out,
+        as waits in the others would count as the rank's own time."""
         for sample in samples:
-            self._open[sample.step.step][rank] = sample
+            if sample.step.num_calls == len(sample.step.arrived_ns):
+                self._open[sample.step.step][rank] = sample
 
     def advance(self, until: int, present: set[int]) -> None:
         """Appends the steps before `until` that all ranks in `present` have sampled; drops the others before it."""

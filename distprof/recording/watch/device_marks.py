@@ -53,7 +53,9 @@ class DeviceMarks:
         self._held: deque[_Held] = deque()
         self._lock = lock()
         self._last: torch.Event | None = None
-        self._has_device = self._is_new = self._tells_phases = False
+        self._has_device = self._tells_phases = False
+        self._is_new = False
+        """True once another thread has seen that the script uses a device."""
         self.phases = PhaseMarks()
 
     @property
@@ -63,7 +65,7 @@ class DeviceMarks:
 
     def begin(self) -> None:
         """Begins the first row."""
-        self._is_new, self._has_device = False, device_type() != CPU
+        self._has_device = device_type() != CPU
         self._last, self._tells_phases = recorded_event(), self.phases.begin_row()
 
     def cut(self) -> Cut:
@@ -98,7 +100,7 @@ class DeviceMarks:
         with self._held_now() as held:
             while held and (held[0].cut.ended is None or _is_over(held[0]) or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
-        if self._is_new:
+        if self._is_new and not self._has_device:
             self.begin()
         return rows
 
@@ -106,7 +108,7 @@ class DeviceMarks:
         """Returns rows that have waited too long or for no device, or all rows. It uses no device, so any thread may
         call it."""
         rows: list[Row] = []
-        self._is_new = not self._has_device and device_type() != CPU
+        self._is_new = self._is_new or device_type() != CPU
         with self._held_now() as held:
             while held and (all_of_them or _is_overdue(held[0])):
                 rows.append(held.popleft().row)

@@ -36,6 +36,8 @@ RARE = 0.5
 """If a larger fraction of steps has calls without gradients, these are part of the work, not evaluation."""
 PATIENCE_S = 0.1
 """Time in seconds to wait for another thread that makes rows, which takes it less than a millisecond."""
+MOST_ENDED = 1 << 15
+"""Number of steps after which rows are made on this thread, in case the one that writes hangs: some 8 MB."""
 AHEAD = 16
 """Number of steps ahead in which the next sampled step is looked for."""
 
@@ -273,7 +275,7 @@ class RankWatch:
             self._take_away()  # another thread could not write
             return
         settled: list[Row] = []
-        if patience_s or self._marks.need_thread_of_steps:
+        if patience_s or self._marks.need_thread_of_steps or self._phases.num_ended > MOST_ENDED:
             self._make_rows(measures=True, patience_s=patience_s)
             settled = self._marks.settled()
         began_ns, first = self._batch

@@ -25,7 +25,8 @@ LEAST_SPARSE = 3
 """Minimum of `exponent`: of long steps, 1 in 8 is sampled."""
 MOST_COST, MOST_COST_NS = 0.003, 100_000
 """Maximum fraction of the job's time, and maximum time in ns per step, that labelling may take on average."""
-MOST_CALLS = 64
+MOST_CALLS = 1024
+"""A step with more calls is not logged: waits in calls that are not logged would count as the rank's own time."""
 FIRST_COST_NS = 3_000_000
 """Assumed cost of labelling a step in ns, before it has been measured."""
 COST_OF_CALL_NS = 100_000
@@ -116,7 +117,7 @@ class SampledSteps:
         running.ended = None if running.marks is None else running.marks.mark()
         self._recorder.stop(settles=False)
         running.span_ns, running.num_calls = span_ns, len(self._recorder.calls)
-        running.calls = self._recorder.calls[:MOST_CALLS]
+        running.calls = self._recorder.calls[:] if running.num_calls <= MOST_CALLS else []
         self._recorder.forget()
         cost = running.cost_ns + time.perf_counter_ns() - began + running.num_calls * COST_OF_CALL_NS
         self._cost_ns += (cost - self._cost_ns) // 4

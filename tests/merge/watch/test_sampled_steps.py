@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -58,6 +61,13 @@ def test_calls_of_a_group_that_ranks_count_differently_are_not_matched() -> None
 
 def test_a_step_that_a_rank_did_not_sample_is_left_out() -> None:
     found = taken([sample(1, 100, []), sample(2, 100, [])], [sample(2, 100, [])])
+    assert found.step.tolist() == [2]
+
+
+def test_a_step_of_which_only_the_first_calls_were_logged_is_left_out() -> None:
+    cut = sample(1, 100, [(0, 10, 50, 50)])
+    cut = replace(cut, step=msgspec.structs.replace(cut.step, num_calls=70))
+    found = taken([cut, sample(2, 100, [])], [cut, sample(2, 100, [])])
     assert found.step.tolist() == [2]
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import distprof
 from distprof.contract.watch import UNKNOWN
 from distprof.recording.communication.collective_call import CollectiveCall, note_wait
-from distprof.recording.watch import sampled_steps
+from distprof.recording.watch import rank_watch, sampled_steps
 from distprof.recording.watch.sampled_steps import FoundSample
+from support.watched import noted
 
 FIELDS = {"op": "all_reduce", "group": "0", "group_description": "", "group_ranks": [0, 1], "sequence": 0,
           "group_sequence": 0, "num_elements": 1, "size_bytes": 4, "dtype": "float32", "peer": None, "tag": None,
@@ -41,3 +47,22 @@ def test_waits_one_after_the_other_count_each():
     note_wait(second, 40, 50)
     unknown = CollectiveCall(**FIELDS, enqueue_ns=60)
     assert sampled([first, second, unknown], 100).step.blocked_ns == [5, 10, UNKNOWN]
+
+
+@pytest.mark.parametrize(("most", "logged"), [(1024, {100}), (99, set())])
+def test_of_a_step_with_many_calls_all_are_logged_or_none(tmp_path, monkeypatch, most, logged):
+    monkeypatch.setattr(sampled_steps, "MOST_CALLS", most)
+    monkeypatch.setattr(rank_watch, "is_sampled", lambda step, _: step % 4 == 0)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with distprof.record(tmp_path / "run", steps="off"):
+            for _ in range(12):
+                model(torch.ones(1, 2)).sum().backward()
+                for _ in range(100):
+                    dist.all_reduce(model.weight.grad)
+                optimizer.step()
+    finally:
+        dist.destroy_process_group()
+    assert {len(sample.step.arrived_ns) for sample in noted(tmp_path / "run").samples} == logged

@@ -14,7 +14,7 @@ from torch import nn
 import distprof
 from distprof.contract.watch import SUMMED, UNKNOWN, Note, SampledStep, is_sampled, sparseness
 from distprof.merge.watch.pieces import RankReader
-from distprof.recording.watch import device_marks, rows, watch_file
+from distprof.recording.watch import device_marks, rank_watch, rows, watch_file
 from distprof.recording.watch.rows import Row
 from distprof.recording.watch.sampled_steps import FoundSample
 from distprof.recording.watch.thinning import pieces_in, thin
@@ -205,3 +205,14 @@ def test_both_threads_make_rows_and_each_step_is_logged_once(tmp_path, monkeypat
     with distprof.record(tmp_path / "run", steps="off"):
         train(300)
     assert steps_of(noted(tmp_path / "run").columns) == [*range(1, 300)]
+
+
+def test_while_nothing_can_be_written_few_steps_wait_to_become_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_watch, "MOST_ENDED", 5)
+    monkeypatch.setattr(rows, "ROW_NS", 0)
+    monkeypatch.setattr(rows, "BATCH_NS", 0)
+    monkeypatch.setattr(watch_file, "EVERY_S", 1000)  # as if its thread waited for a disk
+    with distprof.record(tmp_path / "run", steps="off") as recording:
+        train(50)
+        assert recording.later._phases.num_ended <= 6
+    assert steps_of(noted(tmp_path / "run").columns) == [*range(1, 50)]
