@@ -57,7 +57,8 @@ def job_parser() -> argparse.ArgumentParser:
     parser.usage = ("distprof run [--out DIR] [--steps PLAN] [--topics TOPICS] [torchrun flags] [-m] script "
                     "[script flags]")
     parser.description = (
-        "Start a script like torchrun does and record every rank. All torchrun flags except --no-python work. A script that starts its "
+        "Start a script like torchrun does and record every rank. All torchrun flags except --no-python work. "
+        "A script that starts its "
         "ranks itself (mp.spawn, multiprocessing) needs no launcher: `DISTPROF_OUT=runs/mine python script.py` "
         "records them.")
     add_recording_flags(parser.add_argument_group("recording"))

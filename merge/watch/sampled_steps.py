@@ -61,8 +61,8 @@ class SampledSteps:
             setattr(self, name, _widened(getattr(self, name)))
 
     def add(self, rank: int, samples: list[Sample]) -> None:
-        """Takes new samples of a rank. Older versions logged only the first calls of steps with many; these are left out,
-        as waits in the others would count as the rank's own time."""
+        """Takes new samples of a rank. Older versions logged only the first calls of steps with many; these steps are
+        left out, as waits in the other calls would count as the rank's own time."""
         for sample in samples:
             if sample.step.num_calls == len(sample.step.arrived_ns):
                 self._open[sample.step.step][rank] = sample

@@ -13,7 +13,7 @@ from distprof.contract.watch import UNKNOWN
 from distprof.own import lock, time
 from distprof.process.accelerators import CPU, device_type, is_capturing
 from distprof.recording.watch.phase_marks import BEGIN, Marks, PhaseMarks, marked_steps
-from distprof.recording.watch.rows import Row
+from distprof.recording.watch.rows import Row, RowEnd
 from distprof.timing.stopwatch import StreamStopwatch, has_events, recorded_event
 
 PATIENCE_NS = 2_000_000_000
@@ -51,6 +51,9 @@ class DeviceMarks:
 
     def __init__(self) -> None:
         self._held: deque[_Held] = deque()
+        self._dropped = deque[Cut]()
+        """Cuts of rows that another thread took. Only the thread of the steps frees their events: elsewhere that makes
+        CUDA create a context on its first device."""
         self._lock = lock()
         self._last: torch.Event | None = None
         self._has_device = self._tells_phases = False
@@ -82,17 +85,16 @@ class DeviceMarks:
             self.phases.add(BEGIN, self._last)
         return found
 
-    def end(self, rows: Iterable[tuple[Row, Cut]], *, is_inference: bool) -> None:
-        """Takes rows with their cuts; any thread may call it, one at a time.
+    def end(self, rows: Iterable[tuple[Row, RowEnd]]) -> None:
+        """Takes rows with their ends; any thread may call it, one at a time.
 
         Args:
             rows: Have the phases of the host; with a device, they are replaced by those of its stream.
-            is_inference: There is no backward: the time between forward calls counts as loading data.
         """
-        for row, cut in rows:
-            if cut.marks is not None:
+        for row, end in rows:
+            if end.cut.marks is not None:
                 row.update(dict.fromkeys(PHASES, UNKNOWN))
-            self._held.append(_Held(row, cut, is_inference))
+            self._held.append(_Held(row, end.cut, end.is_inference))
 
     def settled(self) -> list[Row]:
         """Returns rows that the device has finished; call it on the thread of the steps."""
@@ -100,6 +102,7 @@ class DeviceMarks:
         with self._held_now() as held:
             while held and (held[0].cut.ended is None or _is_over(held[0]) or _is_overdue(held[0])):
                 rows.append(held.popleft().row)
+        self._dropped.clear()
         if self._is_new and not self._has_device:
             self.begin()
         return rows
@@ -110,8 +113,11 @@ class DeviceMarks:
         rows: list[Row] = []
         self._is_new = self._is_new or device_type() != CPU
         with self._held_now() as held:
-            while held and (all_of_them or _is_overdue(held[0])):
-                rows.append(held.popleft().row)
+            while held and (all_of_them or held[0].cut.ended is None or _is_overdue(held[0])):
+                one = held.popleft()
+                if one.cut.ended is not None:
+                    self._dropped.append(one.cut)
+                rows.append(one.row)
         return rows
 
     @contextmanager

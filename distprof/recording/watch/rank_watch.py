@@ -138,9 +138,9 @@ class RankWatch:
 
     def note(self, kind: str, text: str = "", *, step: int | None = None) -> None:
         """Logs an event, in the running step unless another one is given."""
-        if self._file is not None:
-            self._file.note(Note(time_ns=time.time_ns(), step=self.step if step is None else step, kind=kind,
-                                 text=text))
+        file = self._file  # another thread may remove it, if it cannot write
+        if file is not None:
+            file.note(Note(time_ns=time.time_ns(), step=self.step if step is None else step, kind=kind, text=text))
 
     def stop(self, why: str = "") -> None:
         """Writes everything that is not written yet when the script ends; no more steps are logged."""
@@ -148,24 +148,26 @@ class RankWatch:
             self.pause()
         except Exception:  # noqa: BLE001 (the script ends as it would have)
             self.is_on = False
-        if self._file is not None:
+        file = self._file
+        if file is not None:
             self.note("ended", why)
-            self._file.close()
+            file.close()
             self._file = None
         if self._log is not None:
             self._log.stop()
 
     def flush(self, why: str) -> None:
         """Writes everything because a signal is about to end the process; may be called on any thread."""
-        if self._file is not None:
+        file = self._file
+        if file is not None:
             self.note("ended", why)
-            self._file.flush(at_end=True)
+            file.flush(at_end=True)
 
     def forget(self) -> None:
         """Stops logging in a forked child: the parent logs its own steps."""
+        self._file = self._log = None
         if self.is_on:
             self._take_away()
-        self._file = self._log = None
 
     # --- what happens in the script --------------------------------------------------------------------------------
 
@@ -253,7 +255,7 @@ class RankWatch:
         self._phases.begin()
 
     def _end_row(self, now: int) -> None:
-        self._rows.end(self.step, self._marks.cut)
+        self._rows.end(self.step, self._marks.cut, is_inference=self._finder.rule == "forward")
         self._row_ends_ns = now + rows.ROW_NS if self._due_ns else 0
 
     def _on_due(self) -> None:
@@ -271,7 +273,8 @@ class RankWatch:
         self._row_ends_ns, self._due_ns = (0, 0) if is_pending else (now + rows.ROW_NS, now + rows.BATCH_NS)
 
     def _log_rows(self, patience_s: float = 0.0) -> None:
-        if self._file is None:
+        file = self._file
+        if file is None:
             self._take_away()  # another thread could not write
             return
         settled: list[Row] = []
@@ -281,7 +284,7 @@ class RankWatch:
         began_ns, first = self._batch
         num_steps = self.step - first
         samples = self._samples.rows_ended(time.perf_counter_ns() - began_ns, num_steps) if num_steps else []
-        self._file.add(settled, samples)
+        file.add(settled, samples)
 
     def _make_rows(self, *, measures: bool, patience_s: float) -> None:
         """Makes rows of what was noted at their ends, unless somebody else still does so after `patience_s` seconds:
@@ -291,7 +294,7 @@ class RankWatch:
         try:
             made = self._rows.taken(self._phases.taken, measures=measures)
             self._seen += sum(row["num_steps"] for row, _ in made)
-            self._marks.end(made, is_inference=self._finder.rule == "forward")
+            self._marks.end(made)
         finally:
             self._rows_lock.release()
 
@@ -312,8 +315,9 @@ class RankWatch:
         self._phases.stop()
         self._garbage.stop()
         samples = self._samples.stop()
-        if self._file is not None:
-            self._file.add(self._marks.settled(), samples)
+        file = self._file
+        if file is not None:
+            file.add(self._marks.settled(), samples)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 

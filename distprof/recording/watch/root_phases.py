@@ -144,9 +144,8 @@ class RootPhases:
             self._marks.add(END, mark)
         return now
 
-    def taken(self, number: int) -> list[StepPhases]:
+    def taken(self, number: int, is_inference: bool) -> list[StepPhases]:  # noqa: FBT001 (a callback)
         """Returns the phases of the next steps, computed here rather than in each step; any thread may call it."""
-        is_inference = self._finder.rule == "forward"
         return [_phases(*self._ended.popleft(), is_inference=is_inference) for _ in range(number)]
 
     @property

@@ -66,6 +66,8 @@ class RowEnd(NamedTuple):
     used: struct_rusage
     """What the thread has used; its fields are read later."""
     gc_ns: int
+    is_inference: bool
+    """True if there is no backward: the time between forward calls counts as loading data."""
     cut: Any = None
     """The end of the row on the device (`device_marks.Cut`)."""
 
@@ -78,11 +80,12 @@ class Rows:
         self._host_bytes = self._device_bytes = UNKNOWN
         self._memory_ns = MEMORY_NS
         self._ends = deque[RowEnd]()
-        self._begun = self._last = self._end_at(0)
+        self._begun: RowEnd
+        self._next_step = 0
 
     def begin(self, first_step: int) -> None:
         """Begins with this step."""
-        self._begun = self._last = self._end_at(first_step)
+        self._begun, self._next_step = self._end_at(first_step), first_step
         self._ends.clear()
         self.measure_host()
 
@@ -90,24 +93,26 @@ class Rows:
         """Measures the memory of the process for the next rows; any thread may call it, as it takes 0.1 ms."""
         self._host_bytes = _host_bytes()
 
-    def end(self, next_step: int, cut: Callable[[], Any]) -> None:
+    def end(self, next_step: int, cut: Callable[[], Any], *, is_inference: bool) -> None:
         """Ends a row before this step, if it has steps; `cut` then marks its end on the device."""
-        if next_step != self._last.next_step:
-            self._last = self._end_at(next_step, cut())
-            self._ends.append(self._last)
+        if next_step > self._next_step:  # less if two threads end steps
+            self._next_step = next_step
+            self._ends.append(self._end_at(next_step, cut(), is_inference=is_inference))
 
-    def taken(self, steps: Callable[[int], Sequence[StepPhases]], *, measures: bool) -> list[tuple[Row, Any]]:
-        """Returns the rows that ended since the last call, with their cuts; any thread may call it, one at a time.
+    def taken(self, steps: Callable[[int, bool], Sequence[StepPhases]], *, measures: bool) -> list[
+            tuple[Row, RowEnd]]:
+        """Returns the rows that ended since the last call, with their ends; any thread may call it, one at a time.
 
         Args:
-            steps: Returns the phases of the next steps.
+            steps: Returns the phases of the next steps: their number, and whether there is no backward.
             measures: Whether memory of the device may be measured, which only the thread of the steps may do.
         """
-        rows: list[tuple[Row, Any]] = []
+        rows: list[tuple[Row, RowEnd]] = []
         while self._ends:
-            begun, self._begun = self._begun, self._ends.popleft()
-            end = self._begun
-            rows.append((self._row(steps(end.next_step - begun.next_step), begun, end, measures=measures), end.cut))
+            begun, end = self._begun, self._ends.popleft()
+            self._begun = end._replace(cut=None)  # the thread of the steps has to be the one that drops device events
+            phases = steps(end.next_step - begun.next_step, end.is_inference)
+            rows.append((self._row(phases, begun, end, measures=measures), end))
         return rows
 
     def _row(self, steps: Sequence[StepPhases], begun: RowEnd, end: RowEnd, *, measures: bool) -> Row:
@@ -129,9 +134,9 @@ class Rows:
         if self._memory_ns >= MEMORY_NS:
             self._device_bytes, self._memory_ns = _device_bytes(), 0
 
-    def _end_at(self, next_step: int, cut: Any = None) -> RowEnd:
+    def _end_at(self, next_step: int, cut: Any = None, *, is_inference: bool = False) -> RowEnd:
         return RowEnd(next_step, time.time_ns(), get_ident(), resource.getrusage(resource.RUSAGE_THREAD),
-                      self._garbage.total_ns, cut)
+                      self._garbage.total_ns, is_inference, cut)
 
 
 def _cpu_ns(used: struct_rusage) -> int:

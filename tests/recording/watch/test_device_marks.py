@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import ClassVar
 
@@ -69,7 +70,40 @@ def timed(first: int, device_ms: int = -1) -> dict[str, int]:
 
 def ended(marks: DeviceMarks, row: dict[str, int]) -> None:
     """Ends a row."""
-    marks.end([(row, marks.cut())], is_inference=False)
+    marks.end([(row, rows.RowEnd(0, 0, 0, None, 0, False, marks.cut()))])
+
+
+def test_events_are_freed_by_the_thread_that_recorded_them(device, monkeypatch):
+    """On another one, CUDA would create a context on its first device."""
+    freed: list[threading.Thread] = []
+    monkeypatch.setattr(device, "__del__", lambda _: freed.append(threading.current_thread()), raising=False)
+    monkeypatch.setattr(device_marks, "PATIENCE_NS", 0)
+    marks, taken = DeviceMarks(), rows.Rows(rows.GarbageTime())
+    marks.begin()
+    taken.begin(0)
+    for number in range(1, 4):
+        device.queue_ms += 10.0
+        taken.end(number, marks.cut, is_inference=False)
+
+    def write() -> None:
+        marks.end(taken.taken(lambda number, _: [(10**7,) * 5] * number, measures=False))
+        assert len(marks.overdue()) == 3
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    writer.join()
+    assert not freed
+    marks.settled()
+    assert set(freed) == {threading.current_thread()}
+
+
+def test_without_a_device_rows_wait_for_nothing_however_long_the_machine_has_been_up(monkeypatch):
+    monkeypatch.setattr(device_marks.time, "perf_counter_ns", lambda: 10**9)
+    marks = DeviceMarks()
+    marks.begin()
+    long = row(0) | {"span_ns": 10**10}
+    ended(marks, long)
+    assert marks.overdue() == [long]
 
 
 def test_a_row_waits_for_its_time_on_the_device(device):

@@ -379,7 +379,11 @@ def test_losses_and_weights_are_the_same(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:This process")
-def test_a_child_that_is_forked_notes_nothing(tmp_path):
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_a_child_that_is_forked_notes_nothing(tmp_path, monkeypatch, has_thread):
+    monkeypatch.setattr(rows, "ROW_NS", 0)
+    monkeypatch.setattr(watch_file, "is_scarce", lambda: not has_thread)
+    monkeypatch.setattr(watch_file, "EVERY_S", 0.0 if not has_thread else 3.0)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with distprof.record(tmp_path / "run", steps=PLAN):
@@ -392,7 +396,7 @@ def test_a_child_that_is_forked_notes_nothing(tmp_path):
             for _ in range(5):
                 model(torch.ones(2, 4))
                 optimizer.step()
-            os._exit(0 if clean else 1)
+            os._exit(0 if clean and not [*(tmp_path / "run").rglob("watch-*.bin")] else 1)
         _, status = os.waitpid(child, 0)
     assert status == 0
     assert steps_of(noted(tmp_path / "run").columns)[-1] == 7

@@ -216,3 +216,17 @@ def test_while_nothing_can_be_written_few_steps_wait_to_become_rows(tmp_path, mo
         train(50)
         assert recording.later._phases.num_ended <= 6
     assert steps_of(noted(tmp_path / "run").columns) == [*range(1, 50)]
+
+
+def test_a_row_is_divided_by_the_rule_that_ended_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "ROW_NS", 0)
+    monkeypatch.setattr(watch_file, "EVERY_S", 1000)  # rows are made at the end, when an optimizer ends steps
+    model = nn.Linear(4, 4)
+    with distprof.record(tmp_path / "run", steps="off"):
+        with torch.no_grad():
+            for _ in range(20):
+                model(torch.ones(2, 4))
+        train(20)
+    columns = noted(tmp_path / "run").columns
+    inference = columns["first_step"] < 18
+    assert (columns["backward_ns"][inference][1:] == 0).all() and (columns["backward_ns"][~inference][2:] > 0).all()
