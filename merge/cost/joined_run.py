@@ -192,7 +192,7 @@ def _waiting(rows: pl.LazyFrame, waits: Sequence[int]) -> pl.LazyFrame:
 OF_ROWS = ("collective", "step", "rank", "arrival_ns", "end_ns", "wait_ns")
 """Columns that `rows_of_ranks` returns."""
 _TIMES = ("enqueue_ns", "start_ns", "end_ns")
-_PLACED: dict[str, Any] = {**dict.fromkeys(("step", "place", "rank", *_TIMES), pl.Int64), "meeting": pl.Int32}
+_PLACED: dict[str, Any] = {**dict.fromkeys(("step", "rank", *_TIMES), pl.Int64), "meeting": pl.Int32, "place": pl.Int32}
 
 
 def _placed_rows(calls: JoinedCalls, clocks: RankClocks, cells: Integers, count: int) -> pl.DataFrame:
@@ -205,7 +205,7 @@ def _placed_rows(calls: JoinedCalls, clocks: RankClocks, cells: Integers, count:
     columns |= {name: times[name] for name in _TIMES}
     found = pl.DataFrame({name: columns[name].reshape(-1).astype(np.int64) for name in _PLACED})
     known = [pl.when(pl.col(name) != NO_INTEGER).then(name).alias(name) for name in _TIMES]
-    return found.with_columns(*known).cast({"meeting": pl.Int32})
+    return found.with_columns(*known).cast({"meeting": pl.Int32, "place": pl.Int32})
 
 
 def _category(rows: pl.DataFrame, number: str, name: str, texts: Sequence[str]) -> pl.Series:

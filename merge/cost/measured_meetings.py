@@ -227,8 +227,9 @@ SHARES: dict[str, Any] = {"rank": pl.Int64, "step": pl.Int64, "waiting_ratio": p
 RAW: dict[str, Any] = dict.fromkeys(("asynchronous", "disagrees", "between_hosts"), pl.Int8)
 """Flags that may be unknown (-1), while they are numbers."""
 SCHEMA: dict[str, Any] = {
-    "step": pl.Int64, "place": pl.Int64, **dict.fromkeys(("meeting", "op", "dtype", "module", "phase"), pl.Int32),
-    **dict.fromkeys(("num_ranks", "size_bytes", *TIMES, *BELOW_0, "num_without_end"), pl.Int64),
+    "step": pl.Int64, **dict.fromkeys(("meeting", "op", "dtype", "module", "phase"), pl.Int32),
+    **dict.fromkeys(("place", "num_ranks", "num_without_end"), pl.Int32),
+    **dict.fromkeys(("size_bytes", *TIMES, *BELOW_0), pl.Int64),
     **dict.fromkeys(("unsure", "bounds", "by_call", *RAW), pl.Boolean),
     **dict.fromkeys(("mean_bytes", "algbw", "busbw"), pl.Float64)}
 

@@ -107,7 +107,8 @@ class Sample:
 
     def _durations(self) -> pl.DataFrame:
         windows = self.sources.tables.steps if self.sources.is_recorded else self.sources.program[0].windows
-        return windows.filter(pl.col("pass") != "wait").group_by("rank").agg(pl.col("duration_ns").mean())
+        return windows.select("rank", "pass", "duration_ns").filter(pl.col("pass") != "wait").group_by("rank").agg(
+            pl.col("duration_ns").mean())
 
     def _of_groups(self) -> Iterable[int]:
         """Returns one rank of each process group, or of each place in the model."""

@@ -57,7 +57,8 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
             analysis.breakdown, sources.comms.step_time)
         shown = [row for row in rows if row["rank"] in set(sample.ranks)]
         return {"source": "trace", "parts": list(OF_TRACE), "steps": analysis.steps,
-                "by_rank": columns_of_rows(shown, ("rank", *names)), "mean": _mean(rows, names)}
+                "by_rank": columns_of_rows(shown, ("rank", *names)),
+                "mean": _mean(pl.DataFrame(rows, infer_schema_length=None), names)}
     if sources.is_recorded:
         ranks = per_rank(sources.run, sources.tables).filter(pl.col("step_ns").is_not_null())
         if not ranks.is_empty():
@@ -68,12 +69,12 @@ def step_parts(sources: Sources, sample: Sample) -> dict[str, Any]:
 
 def _of_devices(devices: DeviceSteps, sample: Sample) -> dict[str, Any]:
     """Returns steps of devices, which are not mixed with steps of hosts: `duration_ns` is that of the device."""
-    rows = mean_device_steps(devices).rename({"device_step_ns": "duration_ns"}).to_dicts()
+    ranks = mean_device_steps(devices).rename({"device_step_ns": "duration_ns"})
     names = ("duration_ns", *OF_DEVICE, "idle_ns", "overlapped_ns")
-    shown = [row for row in rows if row["rank"] in set(sample.ranks)]
     return {"source": "device", "parts": list(OF_DEVICE),
             "steps": counted_steps(devices.steps)["step"].unique().sort().to_list(),
-            "by_rank": columns_of_rows(shown, ("rank", "device", *names)), "mean": _mean(rows, names),
+            "by_rank": columns_of(ranks.filter(pl.col("rank").is_in(sample.ranks)).select("rank", "device", *names)),
+            "mean": _mean(ranks, names),
             "meanwhile": host_meanwhile(devices, with_modules=False).head(MOST_MEANWHILE).to_dicts(),
             "doubts": list(doubts_of(devices))}
 
@@ -82,15 +83,15 @@ def _of_time_pass(sources: Sources, ranks: pl.DataFrame, sample: Sample) -> dict
     known = OF_TIME[:-1]
     split = ranks.select("rank", pl.col("step_ns").alias("duration_ns"), pl.col(known).fill_null(0)).with_columns(
         other_ns=pl.col("duration_ns") - pl.sum_horizontal(known))
-    steps = sources.tables.steps.filter(pl.col("pass") == "time")["step"].unique().sort().to_list()
+    steps = sources.tables.steps["step"].filter(sources.tables.steps["pass"] == "time").unique().sort().to_list()
     return {"source": "time", "parts": list(OF_TIME), "steps": steps,
             "by_rank": columns_of(split.filter(pl.col("rank").is_in(sample.ranks))),
-            "mean": _mean(split.to_dicts(), ("duration_ns", *OF_TIME))}
+            "mean": _mean(split, ("duration_ns", *OF_TIME))}
 
 
-def _mean(rows: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, float | None]:
+def _mean(ranks: pl.DataFrame, names: tuple[str, ...]) -> dict[str, float | None]:
     """Returns means over all ranks, including those that are not shown."""
-    return pl.DataFrame(rows, infer_schema_length=None).select(pl.col(names).mean()).row(0, named=True)
+    return ranks.select(pl.col(names).mean()).row(0, named=True)
 
 
 def heat_map(sources: Sources, sample: Sample) -> dict[str, Any]:

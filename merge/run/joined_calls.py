@@ -23,7 +23,7 @@ from distprof.contract.rank_summary import (
 )
 from distprof.freed_memory import uncollected
 from distprof.merge.run.summaries.frames import calls_of_cells, is_whole
-from distprof.merge.run.summaries.summaries import ColumnJoin
+from distprof.merge.run.summaries.joined_columns import ColumnJoin
 
 CELLS = {name: kind for name, kind in CELL_COLUMNS.items() if not name.startswith("first_")}
 SEQUENCES = SEQUENCE_COLUMNS
@@ -31,6 +31,7 @@ CALLS = {name: CALL_COLUMNS[name] for name in (
     "op", "dtype", "size_bytes", "peer", "module_path", "phase", "asynchronous")}
 """Columns of calls that are joined."""
 TEXTS = ("op", "dtype", "module_path", "phase")
+INT32 = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class JoinedCalls:
     """For each cell, the index of its sequence in the next three arrays."""
     sequence_fingerprint: Integers
     sequence_calls: Integers
-    sequence_first: Integers
+    sequence_first: Array
     """For each sequence, the row of its first call in `calls`."""
     base_ns: Integers
     """For each cell, when its first call was issued, on the rank's own clock."""
@@ -80,7 +81,7 @@ class JoinedCalls:
     """For each cell, how long its calls were under way, summed over the calls."""
     waited_ns: Integers
     """For each cell, how long its rank is known to have waited for its calls."""
-    cell_first: Integers
+    cell_first: Array
     """For each cell of the requested steps, the index of its first value in `times`."""
     unit_ns: Integers
     """For each rank, the unit of its `times`."""
@@ -220,9 +221,10 @@ def _placed(place: Array, rank: Array) -> Array:
     return rank if (place[:-1] < place[1:]).all() else place[rank]
 
 
-def _firsts(counts: Integers) -> Integers:
-    """Returns the start of each list if lists of these lengths are concatenated."""
-    return np.cumsum(counts) - counts
+def _firsts(counts: Integers) -> Array:
+    """Returns the start of each list if lists of these lengths are concatenated; int32 if that suffices."""
+    ends = np.cumsum(counts)
+    return (ends - counts).astype(np.int32 if not len(ends) or ends[-1] <= INT32.max else np.int64)
 
 
 def _with_sends(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -45,8 +45,8 @@ def per_rank(run: Run, tables: RecordedTables) -> pl.DataFrame:
 
 def _timed(steps: pl.DataFrame, usual: StepTime | None) -> pl.DataFrame:
     """Returns the timers' values for each rank, as parts of the step time."""
-    timed = steps.filter(pl.col("pass") == TIME).group_by("rank", maintain_order=True).agg(
-        *(pl.col(column).mean().alias(name) for name, column in TIMES.items()), pl.col("samples").mean())
+    timed = steps.lazy().filter(pl.col("pass") == TIME).group_by("rank", maintain_order=True).agg(
+        *(pl.col(column).mean().alias(name) for name, column in TIMES.items()), pl.col("samples").mean()).collect()
     measured = timed["step_ns"].mean()
     scale = 1.0 if usual is None or not isinstance(measured, float) else usual.scale(measured)
     return timed.with_columns(pl.col(list(TIMES)) * scale)

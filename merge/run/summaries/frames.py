@@ -24,7 +24,8 @@ from distprof.contract.rank_summary import (
     PackedTable,
 )
 from distprof.contract.tables import COLLECTIVES, Column, Table
-from distprof.merge.run.summaries.summaries import Joined, Summaries
+from distprof.merge.run.summaries.joined_columns import Joined
+from distprof.merge.run.summaries.summaries import Summaries
 
 TYPES: dict[str, pl.DataType] = {"int64": pl.Int64(), "float64": pl.Float64(), "bool": pl.Boolean(),
                                  "string": pl.String(), "category": pl.String()}

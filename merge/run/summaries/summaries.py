@@ -1,24 +1,20 @@
-"""Reads the summaries of all ranks from the files of their hosts, and joins each column of all ranks to one array."""
+"""Reads the summaries of all ranks from the files of their hosts."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
 
-from distprof.arrays import Array
 from distprof.contract.problems import Unreadable
 from distprof.contract.rank_json import RankJson
 from distprof.contract.rank_summary import (
     DTYPES,
     MODULE_COLUMNS,
-    NO_INTEGER,
     OP_COLUMNS,
     STEP_COLUMNS,
     SUMMARIES,
@@ -30,6 +26,7 @@ from distprof.contract.rank_summary import (
 from distprof.contract.tables import MODULES, OPS, STEPS, Column
 from distprof.errors import FormatError
 from distprof.files import MOST_LINES_BYTES, read_small
+from distprof.merge.run.summaries.joined_columns import ColumnJoin, Joined, SharedValues, with_values
 from distprof.summaries.host_file import Frame, arrivals_of, files_of, frames_in, head_of
 
 MANY_RANKS = 64
@@ -43,32 +40,6 @@ JOINED: Mapping[str, tuple[Column, ...]] = {
     table.file: tuple(column for column in columns if column.name not in UNUSED[table.file])
     for table, columns in ((STEPS, STEP_COLUMNS), (MODULES, MODULE_COLUMNS), (OPS, OP_COLUMNS))}
 """Table -> columns that are joined."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
-    """The rows of one table, of all ranks."""
-
-    rank: Array
-    """The rank of each row."""
-    columns: Mapping[str, Array]
-    """The columns as arrays; texts are numbers, -1 for null."""
-    texts: Mapping[str, Sequence[str]]
-    """Column of texts -> the texts that its numbers stand for."""
-
-    def of(self, ranks: Collection[int]) -> Joined:
-        """Returns the rows of some ranks."""
-        held = np.isin(self.rank, list(ranks))
-        return replace(self, rank=self.rank[held],
-                       columns={name: values[held] for name, values in self.columns.items()})
-
-    def pieces(self, num_rows: int) -> Iterator[Joined]:
-        """Yields pieces of about `num_rows` rows that contain whole ranks; one empty piece if there are no rows."""
-        begins = np.flatnonzero(np.diff(self.rank, prepend=-1))
-        starts = [*begins[np.diff(begins // num_rows, prepend=-1) > 0].tolist()] or [0]
-        for start, end in pairwise([*starts, len(self.rank)]):
-            yield replace(self, rank=self.rank[start:end],
-                          columns={name: values[start:end] for name, values in self.columns.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +155,8 @@ class _Gathering:
                          [column.name for column in columns if column.type in ("string", "category")])
         for file, columns in JOINED.items()})
 
+    shared: SharedValues = field(default_factory=SharedValues)
+
     def add(self, rank: int, frames: Sequence[Frame], content: bytes, known: set[str] | None) -> None:
         """Adds the last readable summary of a rank."""
         for frame in reversed(frames):
@@ -202,14 +175,14 @@ class _Gathering:
             return
 
     def _take(self, rank: int, frame: Frame, found: RankSummary) -> None:
-        self.frames[rank], self.abouts[rank], self.folders[rank] = frame, found.about, found.folder
+        self.frames[rank], self.abouts[rank], self.folders[rank] = frame, self.shared.about(found.about), found.folder
         for file, table in ((STEPS.file, found.steps), (MODULES.file, found.modules), (OPS.file, found.ops)):
             if file not in self.only:
                 continue
             self.tables[file].add(rank, table)
         if found.parameters is not None:
-            self.parameters[rank] = found.parameters
-        self.exchanges[rank] = found.exchanges
+            self.parameters[rank] = self.shared.kept(found.parameters)
+        self.exchanges[rank] = self.shared.kept(found.exchanges)
         self.problems += [Unreadable(rank=rank, file=file, detail="it could not be read when the summary was written")
                           for file in found.damaged]
 
@@ -218,70 +191,4 @@ class _Gathering:
             frames=dict(sorted(self.frames.items())), abouts=self.abouts, folders=self.folders,
             parameters=self.parameters, exchanges=self.exchanges,
             problems=[*problems, *self.problems],
-            tables={file: _with_values(table.joined()) for file, table in self.tables.items()})
-
-
-def _with_values(joined: Joined) -> Joined:
-    """Drops integer columns whose value is unknown in every row."""
-    unknown = [name for name, values in joined.columns.items()
-               if values.dtype == np.int64 and (values == NO_INTEGER).all()]
-    return replace(joined, columns={name: values for name, values in joined.columns.items() if name not in unknown})
-
-
-class ColumnJoin:
-    """Concatenates columns of packed tables of many ranks."""
-
-    def __init__(self, kinds: Mapping[str, str], texts: Collection[str] = ()) -> None:
-        self._kinds = dict(kinds)
-        self._sizes = {name: np.dtype(kind).itemsize for name, kind in kinds.items()}
-        self._bytes = {name: bytearray() for name in kinds}
-        self._ranks: list[int] = []
-        self._rows: list[int] = []
-        self._known = {name: dict[str, int]() for name in texts}
-        self._places = dict[tuple[str, tuple[str, ...]], Any]()
-        self._renumbered_columns = dict[tuple[str, tuple[str, ...], bytes], bytes]()
-
-    def add(self, rank: int, table: PackedTable) -> None:
-        """Adds the rows of a rank; a table whose columns have the wrong length is left out."""
-        if not table.rows or not self._fits(table):
-            return
-        self._ranks.append(rank)
-        self._rows.append(table.rows)
-        for name, held in self._bytes.items():
-            column = table.columns.get(name)
-            if column is None:
-                held += self._unknown(name, table.rows)
-            elif name in self._known:
-                key = name, tuple(table.texts.get(name, ())), column
-                # many ranks have the same texts in the same rows
-                known = self._renumbered_columns.get(key)
-                if known is None:
-                    known = self._renumbered_columns[key] = self._renumbered(*key)
-                held += known
-            else:
-                held += column
-
-    def _fits(self, table: PackedTable) -> bool:
-        sizes, rows = self._sizes, table.rows
-        return all(len(column) == rows * sizes[name] for name, column in table.columns.items() if name in sizes)
-
-    def _unknown(self, name: str, rows: int) -> bytes:
-        kind = self._kinds[name]
-        value = {"<i8": NO_INTEGER, "<f8": np.nan, "u1": 0, "<i4": -1}[kind]
-        return np.full(rows, value, kind).tobytes()
-
-    def _renumbered(self, name: str, texts: tuple[str, ...], column: bytes) -> bytes:
-        places = self._places.get((name, texts))
-        if places is None:
-            known = self._known[name]
-            places = np.array([*(known.setdefault(text, len(known)) for text in texts), -1], "<i4")
-            self._places[name, texts] = places
-        numbers = np.frombuffer(column, "<i4")
-        inside = np.where((numbers < 0) | (numbers >= len(texts)), len(texts), numbers)
-        return bytes(places[inside].tobytes())
-
-    def joined(self) -> Joined:
-        """Returns all rows."""
-        rank = np.repeat(np.array(self._ranks, np.int32), np.array(self._rows, np.int64))
-        columns = {name: np.frombuffer(held, self._kinds[name]) for name, held in self._bytes.items()}
-        return Joined(rank=rank, columns=columns, texts={name: list(known) for name, known in self._known.items()})
+            tables={file: with_values(table.joined()) for file, table in self.tables.items()})
