@@ -33,6 +33,8 @@ class C10dKernels:
         """
         self._before = before
         self._after = after
+        self.own_ns = 0
+        """Time spent in the callbacks."""
         self._library: Any = None
         self._made: list[tuple[str, Callable[..., Any]]] = []
         """Names of operators with their kernels: created once, as `start` may be called many times."""
@@ -60,12 +62,14 @@ class C10dKernels:
         names = [argument.name for argument in overload._schema.arguments]
 
         def kernel(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+            began_ns = time.perf_counter_ns()
             self._before()
             enqueue_ns = time.time_ns()
             output = overload.redispatch(keys & after, *args, **kwargs)
             times = (enqueue_ns, time.time_ns())
             given = dict(zip(names, args, strict=False)) | kwargs
             self._after(operator, given, times, output, sys._getframe().f_back)
+            self.own_ns += max(0, time.perf_counter_ns() - began_ns - (times[1] - times[0]))
             return output
 
         return kernel

@@ -110,6 +110,11 @@ class CollectiveRecorder:
         self.calls.clear()
         self._counts.clear()
 
+    @property
+    def own_ns(self) -> int:
+        """Time spent in labelling so far, without what the dispatcher needs to call it."""
+        return self._kernels.own_ns
+
     def open_calls(self) -> list[CollectiveCall]:
         """Returns calls that have not ended, as far as that is known: only those on CPU tensors."""
         return [call for call, work in list(self._pending) if call.end_ns is None and not work.is_completed()]

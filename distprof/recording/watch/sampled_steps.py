@@ -23,14 +23,15 @@ EVERY_NS = 1_400_000_000
 """Time in ns between two sampled steps, if sampling costs little."""
 LEAST_SPARSE = 3
 """Minimum of `exponent`: of long steps, 1 in 8 is sampled."""
-MOST_COST, MOST_COST_NS = 0.003, 100_000
-"""Maximum fraction of the job's time, and maximum time in ns per step, that labelling may take on average."""
+MOST_COST, MOST_COST_NS, OF_LONG_STEPS = 0.0015, 60_000, 0.0003
+"""Maximum fraction of the job's time, and maximum time in ns per step, that labelling may take on average; the second
+does not count where it is less than the third, a fraction of a step."""
 MOST_CALLS = 1024
 """A step with more calls is not logged: waits in calls that are not logged would count as the rank's own time."""
 FIRST_COST_NS = 3_000_000
 """Assumed cost of labelling a step in ns, before it has been measured."""
-COST_OF_CALL_NS = 100_000
-"""Upper bound in ns of the cost of labelling a call, which is not measured."""
+COST_OF_DISPATCH_NS = 25_000
+"""Time in ns that the dispatcher needs to call Python for each labelled call, which is not measured."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +49,10 @@ class _Running:
     step: int
     start_ns: int
     cost_ns: int
+    """Time in ns that it took to begin."""
     marks: StepMarks | None
+    own_ns: int = 0
+    """What the recorder's `own_ns` was then."""
     span_ns: int = 0
     """Duration of the step on the host."""
     ended: Any = None
@@ -77,7 +81,8 @@ class SampledSteps:
 
     def _exponent(self) -> int:
         by_time = max(LEAST_SPARSE, round(math.log2(max(1.0, EVERY_NS / self._step_ns))))
-        by_cost = math.ceil(math.log2(max(1.0, self._cost_ns / min(MOST_COST * self._step_ns, MOST_COST_NS))))
+        allowed_ns = max(min(MOST_COST * self._step_ns, MOST_COST_NS), OF_LONG_STEPS * self._step_ns)
+        by_cost = math.ceil(math.log2(max(1.0, self._cost_ns / allowed_ns)))
         return min(max(by_time, by_cost), MOST_SPARSE)
 
     @property
@@ -104,7 +109,7 @@ class SampledSteps:
             return
         began = time.perf_counter_ns()
         marks = step_marks()
-        self._running = _Running(step=step, start_ns=0, cost_ns=0, marks=marks)
+        self._running = _Running(step=step, start_ns=0, cost_ns=0, own_ns=self._recorder.own_ns, marks=marks)
         self._recorder.start(streams=marks, describes=False)
         self._running.start_ns, self._running.cost_ns = time.time_ns(), time.perf_counter_ns() - began
 
@@ -119,7 +124,8 @@ class SampledSteps:
         running.span_ns, running.num_calls = span_ns, len(self._recorder.calls)
         running.calls = self._recorder.calls[:] if running.num_calls <= MOST_CALLS else []
         self._recorder.forget()
-        cost = running.cost_ns + time.perf_counter_ns() - began + running.num_calls * COST_OF_CALL_NS
+        cost = (running.cost_ns + time.perf_counter_ns() - began + self._recorder.own_ns - running.own_ns
+                + running.num_calls * COST_OF_DISPATCH_NS)
         self._cost_ns += (cost - self._cost_ns) // 4
         self._ended.append(running)
 
