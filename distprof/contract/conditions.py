@@ -43,6 +43,7 @@ READINGS = {
     "cpu_mhz": _reading("MHz", 10, "CPU clock, mean of up to 8 processors"),
     "cpu_most_mhz": _reading("MHz", 10, "maximum CPU clock"),
     "cpu_throttles": _reading("1/s", 0.1, "CPU slowdowns because of heat"),
+    "work_us": _reading("us", 0.2, "CPU time of a fixed piece of work"),
     "runnable": _reading("1/processor", 0.05, "tasks running or waiting for a CPU"),
     "busy": _reading("ratio", 0.01, "CPU time used by all processes"),
     "steal": _reading("ratio", 0.01, "CPU time taken by other virtual machines (steal)"),

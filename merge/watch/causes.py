@@ -20,6 +20,8 @@ HEAT = "thermal"
 REASONS = {"gpu_thermal": HEAT, "gpu_brake": "power brake", "gpu_slowdown": "hardware slowdown",
            "gpu_power": "power limit"}
 """Readings that say why the clock of a GPU is limited -> the words for it."""
+MUCH_BUSIER = 0.1
+"""Increase of a host's CPU time, as a fraction, that may itself be why its CPUs are slower."""
 BUSY = 0.5
 """The clock of a processor or GPU that is busy for less than this share of the time may be low for lack of work."""
 
@@ -52,6 +54,12 @@ class Found:
     def middle(self, column: str) -> float:
         """Returns the median of another column of the host during the finding; NaN if unknown."""
         values = self.host.column(column)[self.during]
+        values = values[~np.isnan(values)]
+        return float(np.median(values)) if len(values) else float("nan")
+
+    def elsewhere(self, column: str) -> float:
+        """Returns the median of another column of the host outside of the finding; NaN if unknown."""
+        values = self.host.column(column)[~self.during]
         values = values[~np.isnan(values)]
         return float(np.median(values)) if len(values) else float("nan")
 
@@ -117,6 +125,14 @@ def _cpu_loss(host: HostConditions, which: str) -> Floats:
     return lost
 
 
+def _slowness(host: HostConditions, which: str) -> Floats:
+    """Returns how much longer than in the fastest tenth of the time a fixed piece of work takes, as a fraction."""
+    spent = host.column("work_us")
+    known = spent[~np.isnan(spent)]
+    slower: Floats = spent / (np.percentile(known, 10) if len(known) else np.nan) - 1
+    return slower
+
+
 def _lanes_lost(host: HostConditions, which: str) -> Floats:
     lanes = host.column(named("gpu_lanes", which))
     known = lanes[~np.isnan(lanes)]
@@ -152,6 +168,17 @@ def _cpu_clock(found: Found) -> str:
     hot = found.middle("cpu_throttles") > 0
     return (f"{found.name}: CPUs run at {found.middle('cpu_mhz'):,.0f} of "
             f"{found.middle('cpu_most_mhz'):,.0f} MHz" + (f": {HEAT}" if hot else ""))
+
+
+def _is_not_its_own_doing(found: Found) -> bool:
+    """Returns whether the host is as busy as otherwise: cores that share a clock, or units, slow each other down."""
+    return found.middle("busy") - found.elsewhere("busy") < MUCH_BUSIER
+
+
+def _slow_work(found: Found) -> str:
+    ratio = (1 + found.change.during) / (1 + found.change.before)
+    return (f"{found.name}: the same work takes {ratio:.1f} times as much CPU time as before (a lower clock, or cores "
+            "shared with other virtual machines)")
 
 
 def _load(found: Found) -> str:
@@ -223,6 +250,8 @@ CAUSES = (
           counts=lambda found: found.middle("busy") >= BUSY or found.middle("cpu_throttles") > 0),
     Cause(reading="cpu_throttles", scope="host", family="clock", bad=0.1, change=0.1, events=True,
           words=lambda found: f"{found.name}: CPUs are throttled because of heat, {_often(found.change.during)}"),
+    Cause(reading="work_us", scope="host", family="clock", bad=0.15, change=0.12, worse=_slowness,
+          counts=_is_not_its_own_doing, words=_slow_work),
     Cause(reading="psi_memory", scope="host", family="memory", bad=0.05, change=0.05,
           words=lambda found: f"{found.name}: tasks wait for memory {_percent(found.change.during)} of the time"),
     Cause(reading="swap_bytes", scope="host", family="memory", bad=1e6, change=1e6,

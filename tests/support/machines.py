@@ -67,6 +67,7 @@ class Machines:
         disk, cron = self.bursts(240, 6, (0.3, 1)), self.bursts(600, 12, (0.05, 0.4))
         found = {
             "cpu_mhz": 3000 - self.wander(200, 60), "cpu_most_mhz": np.full(self.num_seconds, 3500.0),
+            "work_us": 16 + self.wander(0.5, 0.4) + self.bursts(300, 5, (1, 9)),
             "cpu_throttles": self.rare(2000), "busy": np.clip(self.wander(0.3, 0.03) + cron, 0, 1),
             "runnable": self.rng.poisson(20 + 64 * cron) / PROCESSORS, "steal": self.rare(500) * 0.02,
             "others": self.wander(0.01, 0.005) + cron, "psi_cpu": self.wander(0.02, 0.02) + cron / 4,
@@ -175,10 +176,16 @@ def ecc(machines: Machines, rank: int, when: slice) -> None:
     columns[f"gpu_ecc_corrected/{gpu}"][when] = machines.rng.poisson(machines.rng.uniform(0.2, 5), count)
 
 
+def slow_cores(machines: Machines, rank: int, when: slice) -> None:
+    """The processors of a virtual machine do less per second."""
+    work = machines.columns[machines.rank_host[rank]]["work_us"]
+    work[when] = machines.rng.uniform(1.25, 1.7) * 16 + machines.wander(0.5, 1.5)[when]
+
+
 PLANTS: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "pinned": (pinned, ("is limited to 1 CPU",)), "memory": (memory, ("wait for memory", "swap")),
     "disk": (disk, ("requests to", "wait for I/O")),
     "network": (network, ("eth0 carries", "TCP segments")), "throttling": (throttling, ("MHz: thermal",)),
-    "ecc": (ecc, ("corrected memory errors",)),
+    "ecc": (ecc, ("corrected memory errors",)), "slow cores": (slow_cores, ("times as much CPU time",)),
 }
 """Name -> plant, and phrases of which the named cause must contain one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -17,6 +19,8 @@ NODES = Path("/sys/devices/system/node")
 PRESSURE = Path("/proc/pressure")
 MOST_CLOCKS = 8
 """Most processors whose clock is read: on some kernels, reading it interrupts the processor."""
+WORK, REPEATS = 400, 9
+"""Iterations of a loop that takes some 20 us, and how often it is timed for one reading."""
 TOTAL = re.compile(r"some .*total=(\d+)")
 
 
@@ -25,7 +29,7 @@ def readings() -> list[Callable[[Values], None]]:
     rates, clocks = Rates(), _clocks()
     throttles = [path for kind in ("core", "package")
                  for path in CPUS.glob(f"cpu*/thermal_throttle/{kind}_throttle_count")]
-    return [_Clock(clocks).read, _Load(rates).read, _Busy(rates).read, _Memory(rates).read,
+    return [_Clock(clocks).read, _speed, _Load(rates).read, _Busy(rates).read, _Memory(rates).read,
             *[_Pressure(rates, kind).read for kind in ("cpu", "memory", "io") if (PRESSURE / kind).exists()],
             *([_Heat(rates, throttles).read] if throttles else [])]
 
@@ -46,6 +50,18 @@ class _Clock:
             raise OSError("the kernel does not say how fast its processors run")
         now = [int((path / "scaling_cur_freq").read_text()) for path in self._clocks]
         into["cpu_mhz"], into["cpu_most_mhz"] = sum(now) / len(now) / 1000, self._most_mhz
+
+
+def _speed(into: Values) -> None:
+    """Times a fixed piece of work. On a virtual machine, nothing else shows a lower clock, or a core that is shared."""
+    into["work_us"] = median(_work_us() for _ in range(REPEATS))
+
+
+def _work_us() -> float:
+    began_ns, sum_ = time.thread_time_ns(), 0
+    for number in range(WORK):
+        sum_ += number * number & 7
+    return (time.thread_time_ns() - began_ns) / 1e3
 
 
 class _Heat:
