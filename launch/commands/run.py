@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}, add_help_option=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=files)
 def run(arguments: tuple[str, ...]) -> None:
-    """Record all ranks of a script; accepts all torchrun flags except --no-python."""
+    """Record all ranks of a script; accepts torchrun's flags."""
     expect_linux("record")
     import_torch("record")
     from distprof.launch.job import run_job
