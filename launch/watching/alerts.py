@@ -6,6 +6,7 @@ alert.
 
 from __future__ import annotations
 
+import base64
 import os
 import queue
 import shutil
@@ -17,7 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -128,11 +129,11 @@ class Alerts:
     def _post(self, content: bytes) -> str:
         """Sends a POST request. Returns why it failed, or ''; with only the host, as the rest of the URL may be
         secret."""
-        host = urlsplit(self._target).hostname
-        why = ""
+        url, login = _apart(self._target)
+        host, why = urlsplit(url).hostname, ""
         for pause_s in (*PAUSES_S, None):
-            request = urllib.request.Request(self._target, content, method="POST", headers={
-                "Content-Type": "application/json", "User-Agent": f"distprof/{__version__}"})
+            request = urllib.request.Request(url, content, method="POST", headers={
+                "Content-Type": "application/json", "User-Agent": f"distprof/{__version__}", **login})
             try:
                 with urllib.request.urlopen(request, timeout=REQUEST_S):
                     return ""
@@ -146,6 +147,16 @@ class Alerts:
             if pause_s is not None:
                 time.sleep(pause_s)
         return why
+
+
+def _apart(url: str) -> tuple[str, dict[str, str]]:
+    """Returns a URL without `user:password@`, which urllib does not accept, and the header that says the same."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return (parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+            {"Authorization": f"Basic {base64.b64encode(login).decode()}"})
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

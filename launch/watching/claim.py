@@ -60,8 +60,10 @@ class Claim:
             if time.monotonic() - self._seen_at < STALE_S:
                 return False
         self._mine.beat += 1
-        with suppress(OSError):  # a full disk: the claim becomes stale, and a launcher that can write takes over
+        try:
             write_unsynced(self._run, CLAIM_JSON, msgspec.json.encode(self._mine))
+        except OSError:  # a full disk: the claim becomes stale, and a launcher that can write takes over
+            return held is None or held.owner == self._mine.owner
         return True
 
     def release(self) -> None:

@@ -40,6 +40,8 @@ class Explanations:
         self._closer = CloserLooks(run, RequestPolicy(run, EVERY_S if every_s is None else every_s or math.inf))
         self._hangs = HangSearch(run, self._ranks)
         self._why: dict[str, list[str]] = {}
+        self._added: dict[str, list[str]] = {}
+        """By finding id: the reasons that it has from here."""
         self._notes: list[str] = []
 
     def begin(self) -> None:
@@ -85,9 +87,11 @@ class Explanations:
         with suppress(Exception):  # a finding is useful without its reason
             hosts = {one.rank: one.host for one in state.ranks}
             self._reasons.add_links(state)
-            self._why |= {key: why for key, why in self._reasons.explain(state.findings, hosts).items() if why}
+            self._why |= self._reasons.explain(state.findings, hosts)
         for one in state.findings:
-            one.why += [line for line in self._why.get(one.id, []) if line not in one.why]
+            before, self._added[one.id] = self._added.get(one.id, []), self._why.get(one.id, [])
+            kept = [line for line in one.why if line not in before]
+            one.why = [*kept, *(line for line in self._added[one.id] if line not in kept)]
         self._notes = self._reasons.notes
 
 

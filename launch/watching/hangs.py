@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import Stuck
@@ -117,6 +118,10 @@ class HangSearch:
         Returns:
             The last hang; None if there was none.
         """
+        pids = self._pids().values()
+        if pids and not any(psutil.pid_exists(pid) for pid in pids):  # before a restart; their stacks are still there
+            self._asked_s = self._first = None
+            return self.finding
         limit_s, now_s = _limit_s(ranks), time.monotonic()
         still_s = self._news.still_s(ranks, now_s)
         if still_s < ASK_RATIO * limit_s:
@@ -174,10 +179,11 @@ class HangSearch:
         places = [found.hangs.standing[rank].frame for rank in found.culprits if rank in found.hangs.standing]
         return WatchFinding(
             id=f"hang-{self._number}", kind="hang", ranks=found.culprits, text=lines[0], why=lines[1:],
-            onset_ns=max(one.time_ns for one in ranks), cost_ns=still_s * 1e9,
+            onset_ns=max((one.time_ns for one in ranks), default=time.time_ns() - int(still_s * 1e9)),
+            cost_ns=still_s * 1e9,
             hosts=sorted({one.host for one in ranks if one.rank in found.culprits}),
             # the last row may be unwritten, because a row is written only when another step follows
-            onset_step=max(min(one.step for one in told.values()), min(one.step for one in ranks) + 1),
+            onset_step=max(min(one.step for one in told.values()), min((one.step for one in ranks), default=-1) + 1),
             line=next((f"{file_name(frame.file)}:{frame.line}" for frame in places if frame is not None), None))
 
 

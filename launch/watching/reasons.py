@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 from distprof.contract.conditions import HOSTS, NUMBERS, PATTERN, encoded, in_order, number_of
 from distprof.contract.watch_state import WatchFinding, WatchState
@@ -16,7 +16,7 @@ from distprof.launch.watching.machine import EVERY_S, MachineReader, MachineSamp
 from distprof.launch.watching.readings.processes import RankPids
 from distprof.merge.watch.conditions import explained
 from distprof.merge.watch.links import LinkSearch
-from distprof.merge.watch.machines import Conditions
+from distprof.merge.watch.machines import MOST_MOMENTS, Conditions
 
 MOMENTS = 20
 """Moments per frame."""
@@ -154,9 +154,9 @@ class Reasons:
             OSError: The folder of this host cannot be made.
         """
         self._run, self._host, self._stem = run, host, stem
-        self._conditions, self._told = Conditions(), SimpleQueue[MachineSample]()
+        self._conditions, self._told = Conditions(), deque[MachineSample](maxlen=MOST_MOMENTS)
         self._watch = MachineWatch(MachineReader(pids, roots), ConditionsFile(folder_of(run, stem), host),
-                                   self._told.put)
+                                   self._told.append)
         self._links = LinkSearch()
         self._due_s: dict[str, float] = {}
 
@@ -196,7 +196,7 @@ class Reasons:
         return told
 
     def _take(self) -> None:
-        while not self._told.empty():
-            one = self._told.get()
+        while self._told:
+            one = self._told.popleft()
             self._conditions.add(self._host, os.cpu_count() or 1, one.time_ns, one.values, one.others)
         self._conditions.look(self._run, but=[self._stem])

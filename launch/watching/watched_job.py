@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from distprof.contract import rank_json
 from distprof.contract.paths import RANK_JSON, RUN_JSON
 from distprof.contract.run_json import RunJson
@@ -85,6 +87,8 @@ class WatchedJob:
         """Returns the current state, with the sentences of findings; only once `is_seen`."""
         assert self._engine is not None
         state = self._engine.state(time.time_ns(), run_id=run_id, running=running)
+        if self._attempt:  # others remember what they did for the findings of earlier attempts
+            state.findings = [msgspec.structs.replace(one, id=f"{one.id}.{self._attempt}") for one in state.findings]
         for finding in state.findings:
             finding.text = _sentence(finding)  # its cost has grown
         if self._attempt:

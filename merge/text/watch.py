@@ -167,7 +167,7 @@ def _intermittent(one: WatchFinding) -> str:
 
 
 def _data_stall(one: WatchFinding) -> str:
-    return f"{_who(one)} waiting for data {_rhythm(one)}, {_when(one)}: {_cost(one)} on average"
+    return f"{_who(one)} delayed before the first forward call {_rhythm(one)}, {_when(one)}: {_cost(one)} on average"
 
 
 def _memory_growth(one: WatchFinding) -> str:

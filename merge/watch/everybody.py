@@ -18,6 +18,8 @@ EXPLAINED = 0.5
 """What is said to explain longer steps must itself have grown by at least this share of the growth of step time."""
 SURE = 3.5
 """Standard errors that this growth must reach; the change of step time itself is already certain."""
+MOST = 1.25
+"""A rank is not blamed if steps grew by more than this many times its own shift."""
 SHARE = 0.7
 """Share of the ranks that must work longer if all ranks are said to."""
 
@@ -94,7 +96,8 @@ def who_grew(view: View, growth: Growth) -> tuple[str, list[int]] | None:
         return "all", []
     order = np.argsort(-grown)
     first, second = order[0], order[1]
-    if sure[first] and grown[first] - grown[second] >= SURE * np.hypot(error[first], error[second]):
+    if sure[first] and size <= MOST * grown[first] and (
+            grown[first] - grown[second] >= SURE * np.hypot(error[first], error[second])):
         return "rank", [int(first)]
     return None
 

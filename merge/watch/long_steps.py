@@ -91,12 +91,13 @@ class LongSteps:
         middle, least = _usual(rows)
         longest = _longest(columns, middle, rows[CHUNK - 1:, DEVICE])
         long = np.append(ended, longest > least)
+        usual_gc_ns = float(np.median(columns["gc_ns"] / count)) if len(count) else 0.0
         for row in np.flatnonzero(_rare(long)).tolist():
             excess = float(longest[row] - middle[row, 0])
             more = np.maximum(phases[row] - count[row] * middle[row, 1:5], 0)
             more *= min(excess / max(more.sum(), 1e-9), 1)
             self.of.setdefault(int(columns["longest_step"][row]), {})[rank] = (
-                excess, more, max(int(columns["gc_ns"][row]), 0))
+                excess, more, max(int(columns["gc_ns"][row] - count[row] * usual_gc_ns), 0))
         settled = max(len(count) // CHUNK - 1, 0) * CHUNK
         # copies, as a part would keep all rows in memory
         self._before[rank] = rows[settled:settled + CHUNK].copy(), long[settled:settled + MOST_IN_A_ROW].copy()

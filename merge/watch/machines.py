@@ -56,6 +56,9 @@ class HostConditions:
     def _forget(self) -> None:
         for column in (self._times, *self._columns.values()):
             column[:MOST_MOMENTS] = column[MOST_MOMENTS:2 * MOST_MOMENTS].copy()
+        # some are of addresses that ranks no longer talk to
+        self._columns = {name: column for name, column in self._columns.items()
+                         if not np.isnan(column[:MOST_MOMENTS]).all()}
         for column in self._columns.values():
             column[MOST_MOMENTS:] = np.nan
         self.others, self.count = self.others[MOST_MOMENTS:], MOST_MOMENTS

@@ -94,8 +94,9 @@ def now_and_then(view: View, known: Iterable[WatchFinding], before: Iterable[Wat
                 other.per_step_ns, other.cost_ns = about.per_step_ns, about.cost_ns
         # a pause is not caused by the rank's work; and single long steps that have nearly all of the cost are more
         # exact
+        noted = [other for steps, other in single if other.kind == "pauses" and other.why and one.explains(steps)]
         if any(other.kind == "pauses" for other in same) or (
-                sum(other.cost_ns or 0 for other in same) >= ALMOST_ALL * (about.cost_ns or 0)):
+                sum(other.cost_ns or 0 for other in (*same, *noted)) >= ALMOST_ALL * (about.cost_ns or 0)):
             continue
         about.phase = about.phase or next((other.phase for other in same), None)
         single = [(steps, other) for steps, other in single if other not in same and not (
@@ -186,10 +187,9 @@ def _edge(values: Floats) -> float:
 
 def _in_samples(view: View) -> tuple[Integers, Floats, Any]:
     sampled = view.sampled
-    fine = sampled.weight == 1
+    fine = (sampled.weight == 1) & np.isfinite(sampled.own).all(axis=1)  # a rank may have come later
     own = sampled.own[fine]
-    known = len(view.ranks) > 1 and len(own) and np.isfinite(own).all()
-    return sampled.step[fine], sampled.weight[fine], own if known else None
+    return sampled.step[fine], sampled.weight[fine], own if len(view.ranks) > 1 and len(own) else None
 
 
 def _in_rows(view: View) -> tuple[Integers, Floats, Any]:

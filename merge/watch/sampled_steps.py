@@ -61,10 +61,11 @@ class SampledSteps:
             setattr(self, name, _widened(getattr(self, name)))
 
     def add(self, rank: int, samples: list[Sample]) -> None:
-        """Takes new samples of a rank. Older versions logged only the first calls of steps with many; these steps are
-        left out, as waits in the other calls would count as the rank's own time."""
+        """Takes new samples of a rank. Steps are left out if only some calls were logged, as in older versions, or if a
+        device had not reached them in time: waits in the others would count as the rank's own time."""
         for sample in samples:
-            if sample.step.num_calls == len(sample.step.arrived_ns):
+            arrived_ns = sample.step.arrived_ns
+            if sample.step.num_calls == len(arrived_ns) and UNKNOWN not in arrived_ns:
                 self._open[sample.step.step][rank] = sample
 
     def advance(self, until: int, present: set[int]) -> None:

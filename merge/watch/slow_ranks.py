@@ -6,7 +6,7 @@ import numpy as np
 
 from distprof.contract.watch_state import WatchFinding
 from distprof.merge.watch import shifts
-from distprof.merge.watch.everybody import compared
+from distprof.merge.watch.everybody import MOST, compared
 from distprof.merge.watch.late_ranks import (
     SEEN_IN_STEPS,
     Late,
@@ -25,8 +25,6 @@ SURE = 2.0
 """Standard errors by which steps must have grown, given that the rank's own time certainly did."""
 COSTLY = 0.0125
 """Smallest cost to the job that is reported, as a share of a step."""
-MOST = 1.25
-"""A rank is not blamed if steps grew by more than this many times its own shift."""
 OTHERWISE = 0.8
 """If something else explains longer steps, a rank with a shift below this share of the growth is not blamed."""
 CERTAIN = 9.0

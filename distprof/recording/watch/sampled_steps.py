@@ -121,11 +121,13 @@ class SampledSteps:
         began = time.perf_counter_ns()
         running.ended = None if running.marks is None else running.marks.mark()
         self._recorder.stop(settles=False)
-        running.span_ns, running.num_calls = span_ns, len(self._recorder.calls)
-        running.calls = self._recorder.calls[:] if running.num_calls <= MOST_CALLS else []
+        num_calls = len(self._recorder.calls)
+        # nobody waits in a group of one
+        calls = [call for call in self._recorder.calls if len(call.group_ranks) > 1] if num_calls <= MOST_CALLS else []
+        running.span_ns, running.calls, running.num_calls = span_ns, calls, len(calls)
         self._recorder.forget()
         cost = (running.cost_ns + time.perf_counter_ns() - began + self._recorder.own_ns - running.own_ns
-                + running.num_calls * COST_OF_DISPATCH_NS)
+                + num_calls * COST_OF_DISPATCH_NS)
         self._cost_ns += (cost - self._cost_ns) // 4
         self._ended.append(running)
 

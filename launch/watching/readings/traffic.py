@@ -56,9 +56,10 @@ class _Interfaces:
 
     def read(self, into: Values) -> None:
         every = psutil.net_io_counters(pernic=True, nowrap=False)
-        for name, one in sorted(every.items())[:MOST]:
-            if name.startswith(NO_NETS) or not one.bytes_sent + one.bytes_recv:
-                continue
+        used = [(name, one) for name, one in sorted(every.items())
+                if not name.startswith(NO_NETS) and one.bytes_sent + one.bytes_recv]
+        used.sort(key=lambda each: not (NETS / each[0] / "device").exists())  # of containers there may be hundreds
+        for name, one in used[:MOST]:
             both = [self._rates.per_second(f"{name} {way}", total)
                     for way, total in (("out", one.bytes_sent), ("in", one.bytes_recv))]
             known = [rate for rate in both if rate is not None]

@@ -40,7 +40,8 @@ SENTENCES = [
     (finding("intermittent", per_step_ns=MS, cost_ns=4 * S, share=0.125, period_steps=8.0),
      "rank 1 slow every 8 steps, 12.5 % of the steps, from step 6,204 on: +1.00 ms per step, 4.0 s lost on average"),
     (finding("data_stall", per_step_ns=MS, cost_ns=4 * S, share=0.001, phase="data"),
-     "rank 1 waiting for data now and then, from step 6,204 on: +1.00 ms per step, 4.0 s lost on average"),
+     "rank 1 delayed before the first forward call now and then, from step 6,204 on: +1.00 ms per step, 4.0 s lost on "
+     "average"),
     (finding("memory_growth", bytes_per_hour=1.5e9), "memory of rank 1 grows from step 6,204 on: 1.50 GB per hour"),
     (finding("pauses", ranks=[], why=["evaluation"], period_steps=500.0, cost_ns=4000 * S),
      "evaluation every 500 steps, first in step 6,204: 66 min 40 s in all"),
