@@ -83,15 +83,16 @@ class Changes:
         self._folders: dict[int, _Folder] = {}
         """By inode, because a folder keeps its inode when it is renamed."""
 
-    def look(self, *, at_end: bool) -> Iterator[Change]:
+    def look(self, *, at_end: bool, with_bulk: bool = True) -> Iterator[Change]:
         """Yields all changes; the caller reports each result with `copied` or `differs` before it takes the next one.
 
         Args:
             at_end: Whether to include bulk files that changed since the last look.
+            with_bulk: False for what a watch reads alone, also while the caller has not taken all of another look.
         """
         for path, folder, is_of_rank in self._found():
             with suppress(OSError):  # renamed in the meantime; the next look finds it
-                yield from self._in_folder(path, folder, is_of_rank=is_of_rank, at_end=at_end)
+                yield from self._in_folder(path, folder, is_of_rank=is_of_rank, at_end=at_end, with_bulk=with_bulk)
 
     def copied(self, change: Change) -> None:
         """Records that a change was applied on the first host."""
@@ -139,7 +140,8 @@ class Changes:
             return (about.host, about.boot_id) == self._mine
         return False
 
-    def _in_folder(self, path: str, folder: Path, *, is_of_rank: bool, at_end: bool) -> Iterator[Change]:
+    def _in_folder(self, path: str, folder: Path, *, is_of_rank: bool, at_end: bool,
+                   with_bulk: bool) -> Iterator[Change]:
         inode = folder.stat().st_ino
         whole = is_of_rank and not path.endswith(PARTIAL_SUFFIX)
         there = f"{path}{PARTIAL_SUFFIX}" if whole else path
@@ -149,6 +151,8 @@ class Changes:
         names = {file.name for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()}
         names = {name for name in names if is_of_rank or folder.name != SUMMARIES or name.startswith(self._stem)}
         for name in sorted(names, key=lambda name: (not FIRST.fullmatch(name), name)):
+            if not with_bulk and not FIRST.fullmatch(name):
+                return
             with suppress(FileNotFoundError):
                 yield from self._of_file(one, inode, folder / name, at_end=at_end)
         for name in sorted(one.files.keys() - names):

@@ -142,21 +142,31 @@ class Sender:
 
     def _send(self, connection: Connection, *, at_end: bool) -> list[str]:
         """Sends all changes; returns the reasons for which files of ranks were refused."""
-        refused = []
+        refused, urgent_s = [], time.monotonic()
         for change in self._changes.look(at_end=at_end):
-            path, now_s = change.said.path, time.monotonic()
-            if (self._uploaded and change.is_bulk) or (not at_end and now_s < self._due_s.get(path, 0.0)):
-                continue
-            answer = connection.ask(change.said)
-            if answer.size is not None:
-                self._changes.differs(change, answer.size)
-            elif answer.refused:
-                self._due_s[path] = now_s + REFUSED_S
-                refused += [answer.refused] if change.is_of_rank else []
-            else:
-                self._changes.copied(change)
-            self._rest(change)
+            refused += self._send_one(connection, change, at_end=at_end)
+            # timelines take long; a watch that hears nothing meanwhile would take ranks for stopped
+            if change.is_bulk and not at_end and time.monotonic() - urgent_s >= EVERY_S:
+                for urgent in self._changes.look(at_end=False, with_bulk=False):
+                    self._send_one(connection, urgent, at_end=False)
+                self._hear(connection, is_shared=False)
+                urgent_s = time.monotonic()
         return refused
+
+    def _send_one(self, connection: Connection, change: Change, *, at_end: bool) -> list[str]:
+        path, now_s = change.said.path, time.monotonic()
+        if (self._uploaded and change.is_bulk) or (not at_end and now_s < self._due_s.get(path, 0.0)):
+            return []
+        answer = connection.ask(change.said)
+        if answer.size is not None:
+            self._changes.differs(change, answer.size)
+        elif answer.refused:
+            self._due_s[path] = now_s + REFUSED_S
+            return [answer.refused] if change.is_of_rank else []
+        else:
+            self._changes.copied(change)
+        self._rest(change)
+        return []
 
     def _rest(self, change: Change) -> None:
         """Pauses after a part of a bulk file to limit the rate, unless the job has ended."""

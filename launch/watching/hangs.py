@@ -16,7 +16,7 @@ from distprof.contract.paths import STUCK_JSON
 from distprof.contract.stuck import Stuck
 from distprof.contract.watch_state import REQUEST_JSON, WATCH, RankState, WatchFinding, WindowRequest
 from distprof.files import json_text, read_small, write_whole
-from distprof.launch.watching.readings.activity import Activity, activity, native_calls, network_bytes
+from distprof.launch.watching.readings.activity import Activity, activities, native_calls, network_bytes
 from distprof.launch.watching.readings.processes import RankPids
 from distprof.launch.watching.requests import NEWS_S, latest_request
 from distprof.merge.blame.hang import Doing, Standstill, standstill
@@ -148,8 +148,8 @@ class HangSearch:
             self.finding.text, self.finding.why = sentence(self.finding), []  # the stacks no longer apply
 
     def _seen(self, ranks: list[RankState], now_s: float) -> _Look:
-        return _Look(at_s=now_s, doing={rank: activity(pid) for rank, pid in self._pids().items()},
-                     moved_bytes=network_bytes(), told=set(_told(self._run, ranks)))
+        return _Look(at_s=now_s, doing=activities(self._pids()), moved_bytes=network_bytes(),
+                     told=set(_told(self._run, ranks)))
 
     def _judge(self, ranks: list[RankState], still_s: float, first: _Look) -> None:
         """Decides whether the job hangs, and if so makes the finding."""

@@ -57,11 +57,12 @@ class _Often:
     size: float = 0.0
     """Median number of steps of a row."""
 
-    def seen_in_rows(self, step: Integers, size: Floats, hits: Flags) -> None:
-        """Takes the period from rows, which cover every step, if the slow rows account for nearly all of the slow
-        steps."""
+    def seen_in_rows(self, step: Integers, size: Floats, hits: Flags, by_rows: WatchFinding) -> None:
+        """Takes the period and the cost from rows, which cover every step, if the slow rows account for nearly all of
+        the slow steps. Of steps that are rarely slow, few are sampled."""
         inside = step >= self.finding.onset_step
         if size[inside & hits].sum() >= ALMOST_ALL * (self.finding.share or 0) * size[inside].sum():
+            self.finding.per_step_ns, self.finding.cost_ns = by_rows.per_step_ns, by_rows.cost_ns
             self.rows, self.size = step[hits], float(np.median(size))
             self.finding.period_steps = _rhythm(step[inside], self.size, hits[inside]) or self.finding.period_steps
 
@@ -121,11 +122,11 @@ def intermittent(view: View, known: Iterable[WatchFinding], before: Iterable[Wat
             continue
         compared = own - median_of_others(_without(view, [*known, *before], step, own).T).T
         for place, hits in _often(compared, view.typical_ns):
-            rank = view.ranks[place]
+            rank, one = view.ranks[place], _coming_and_going(view, place, step, size, compared[:, place], hits)
             if rank not in taken | found.keys():
-                found[rank] = _Often(finding=_coming_and_going(view, place, step, size, compared[:, place], hits))
+                found[rank] = _Often(finding=one)
             if rank in found and step is view.grid.first:
-                found[rank].seen_in_rows(step, size, hits)
+                found[rank].seen_in_rows(step, size, hits, one)
     return [one for one in found.values() if (one.finding.per_step_ns or 0) >= MATERIAL / 2 * view.typical_ns]
 
 

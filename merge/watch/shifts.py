@@ -138,11 +138,14 @@ def _spread(steps: Floats) -> Any:
 
 
 def filled(values: Any) -> Any:
-    """Replaces nan by the mean of the series plus the mean deviation of the other series at that time."""
+    """Replaces nan by the mean of the series plus the mean deviation of the other series at that time; a series without
+    any value gets the mean of the others."""
     known = ~np.isnan(values)
     if known.all():
         return values
     mean = np.where(known, values, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    some = known.any(axis=0)
+    mean = np.where(some, mean, mean[some].mean() if some.any() else 0.0)
     moved = np.where(known, values - mean, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
     return np.where(known, values, mean + moved[:, None])
 

@@ -178,11 +178,15 @@ class StepMarks(StreamStopwatch):
     def __init__(self, kind: str) -> None:
         """Begins a step on a device of this type."""
         self._prepare(kind)
+        self._stream = stream_id()
+        self.is_mixed = False
+        """True if marks are on several streams, as in FSDP: then waits on one overlap with computation on another."""
         self._marks: list[torch.Event] = []
         self.origin = self.mark()
 
     def mark(self) -> torch.Event | None:
         event = super().mark()
+        self.is_mixed = self.is_mixed or stream_id() != self._stream
         if event is not None and (not self._marks or self._marks[-1] is not event):
             self._marks.append(event)
         return event
@@ -207,6 +211,14 @@ class StepMarks(StreamStopwatch):
 
     def settle(self, *, every_stream: bool = True) -> None:
         """Does nothing; see `are_over`."""
+
+
+def stream_id() -> int | None:
+    """Returns the number of the current stream; None if unknown."""
+    try:
+        return torch.accelerator.current_stream().stream_id
+    except (AttributeError, RuntimeError):  # an older torch, or a device without streams
+        return None
 
 
 def step_marks() -> StepMarks | None:

@@ -27,7 +27,8 @@ MOST_COST, MOST_COST_NS, OF_LONG_STEPS = 0.0015, 60_000, 0.0003
 """Maximum fraction of the job's time, and maximum time in ns per step, that labelling may take on average; the second
 does not count where it is less than the third, a fraction of a step."""
 MOST_CALLS = 1024
-"""A step with more calls is not logged: waits in calls that are not logged would count as the rank's own time."""
+"""A step with more calls is not logged: waits in calls that are not logged would count as the rank's own time. For a
+similar reason, one with calls on several streams is not logged."""
 FIRST_COST_NS = 3_000_000
 """Assumed cost of labelling a step in ns, before it has been measured."""
 COST_OF_DISPATCH_NS = 25_000
@@ -122,8 +123,9 @@ class SampledSteps:
         running.ended = None if running.marks is None else running.marks.mark()
         self._recorder.stop(settles=False)
         num_calls = len(self._recorder.calls)
+        tells = num_calls <= MOST_CALLS and not (running.marks is not None and running.marks.is_mixed)
         # nobody waits in a group of one
-        calls = [call for call in self._recorder.calls if len(call.group_ranks) > 1] if num_calls <= MOST_CALLS else []
+        calls = [call for call in self._recorder.calls if len(call.group_ranks) > 1] if tells else []
         running.span_ns, running.calls, running.num_calls = span_ns, calls, len(calls)
         self._recorder.forget()
         cost = (running.cost_ns + time.perf_counter_ns() - began + self._recorder.own_ns - running.own_ns
@@ -154,12 +156,14 @@ def _is_over(one: _Running) -> bool:
 
 def _sample(one: _Running) -> FoundSample:
     times = [_of_stream(one, call) if call.mark is not None else _of_host(one, call) for call in one.calls]
-    span_ns = _span_ns(one)
+    span_ns, blocked = _span_ns(one), _apart(times)
+    # of calls that the stream waited for at once, it is unknown how long each took; some ran beside other work
+    took = [still if call.waits_for_several and call.mark is not None else time.took
+            for call, time, still in zip(one.calls, times, blocked, strict=True)]
     for call in one.calls:
         call.mark = call.reached = call.waited = call.passed = None
     step = SampledStep(step=one.step, start_ns=one.start_ns, span_ns=span_ns, num_calls=one.num_calls, group=[],
-                       op=[], arrived_ns=[time.arrived for time in times], took_ns=[time.took for time in times],
-                       blocked_ns=_apart(times))
+                       op=[], arrived_ns=[time.arrived for time in times], took_ns=took, blocked_ns=blocked)
     return FoundSample(step=step, groups=[(call.group, call.group_ranks) for call in one.calls],
                        ops=[call.op for call in one.calls])
 

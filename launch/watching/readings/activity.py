@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import msgspec
 import psutil
+
+from distprof.launch.watching.readings.links import socket_bytes, sockets_of
 
 LEAST_PROCESSORS = 0.15
 """Processors that a busy process uses at least: one that polls a lock or a store uses less."""
@@ -60,31 +63,54 @@ class Activity:
 
 def activity(pid: int) -> Activity:
     """Reads the counters of a process; of one that has ended, all are 0."""
-    at_s = time.monotonic()
-    try:
-        first = psutil.Process(pid)
-        status, every = first.status(), [first, *first.children(recursive=True)]
-    except psutil.Error:
-        status, every = psutil.STATUS_DEAD, []
-    states = [status, *map(_status, every[1:])]
+    return activities({0: pid})[0]
+
+
+def activities(pids: Mapping[int, int]) -> dict[int, Activity]:
+    """Reads the counters of the process of each rank, with those of its descendants."""
+    children, moved = _children(), socket_bytes()
+    return {rank: _activity(pid, children, moved) for rank, pid in pids.items()}
+
+
+def _activity(pid: int, children: Mapping[int, Sequence[int]], moved: Mapping[int, int]) -> Activity:
+    at_s, status = time.monotonic(), _status(pid)
+    every = [] if status == psutil.STATUS_DEAD else [pid, *_descendants(pid, children)]
+    # what goes through send() and recv() is in no counter of the process
+    num_sent = sum(moved.get(inode, 0) for one in every for inode in sockets_of(one))
     return Activity(
         at_s=at_s, alive=status not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE),
         stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
-        waits_for_disk=psutil.STATUS_DISK_SLEEP in states,
-        used_s=sum(map(_used_s, every)), num_bytes=sum(_num_bytes(one.pid) for one in every),
-        runnable_s={thread: ran_s for one in every for thread, ran_s in _threads(one.pid)})
+        waits_for_disk=psutil.STATUS_DISK_SLEEP in (status, *map(_status, every[1:])),
+        used_s=sum(map(_used_s, every)),
+        num_bytes=sum(map(_num_bytes, every)) + num_sent,
+        runnable_s={thread: ran_s for one in every for thread, ran_s in _threads(one)})
 
 
-def _status(process: psutil.Process) -> str:
+def _children() -> dict[int, list[int]]:
+    """Returns the children of each process, from one look at all processes."""
+    found = defaultdict[int, list[int]](list)
+    for pid in psutil.pids():
+        with suppress(OSError, ValueError, IndexError):  # it has ended
+            found[int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])].append(pid)
+    return found
+
+
+def _descendants(pid: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
+    for child in children.get(pid, ()):
+        yield child
+        yield from _descendants(child, children)
+
+
+def _status(pid: int) -> str:
     try:
-        return str(process.status())
+        return str(psutil.Process(pid).status())
     except psutil.Error:
         return str(psutil.STATUS_DEAD)
 
 
-def _used_s(process: psutil.Process) -> float:
+def _used_s(pid: int) -> float:
     try:
-        times = process.cpu_times()
+        times = psutil.Process(pid).cpu_times()
     except psutil.Error:
         return 0.0
     return float(times.user + times.system + times.children_user + times.children_system)

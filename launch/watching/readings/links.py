@@ -34,8 +34,9 @@ ADDRESSES = slice(8, 40)
 UID_INODE = struct.Struct("=II")
 UID_AT, HEAD_BYTES = 64, 72
 """Offset of user id and inode in inet_diag_msg, and its size."""
-ACKED_AT, BUSY_AT, COUNTER = 120, 168, struct.Struct("=Q")
-"""Offsets in tcp_info of tcpi_bytes_acked, and of tcpi_busy_time, which tcpi_rwnd_limited follows, both in µs."""
+ACKED_AT, BUSY_AT, BOTH = 120, 168, struct.Struct("=QQ")
+"""Offsets in tcp_info of tcpi_bytes_acked, which tcpi_bytes_received follows, and of tcpi_busy_time, which
+tcpi_rwnd_limited follows, both in µs."""
 MOST = 64
 """Most pairs of addresses that are read: those on which most is sent."""
 SOCKETS_EVERY_S = 10.0
@@ -50,6 +51,7 @@ class _Connection:
     remote: str
     inode: int
     acked_bytes: int
+    received_bytes: int
     busy_us: int
 
 
@@ -65,7 +67,8 @@ class _Links:
 
     def read(self, into: Values) -> None:
         if time.monotonic() >= self._due_s:
-            self._sockets, self._due_s = set(_sockets(self._pids)), time.monotonic() + SOCKETS_EVERY_S
+            self._sockets = {inode for pid in self._pids().values() for inode in sockets_of(pid)}
+            self._due_s = time.monotonic() + SOCKETS_EVERY_S
         if not self._sockets:
             return
         sent, busy = Counter[str](), Counter[str]()
@@ -80,15 +83,22 @@ class _Links:
         self._rates.forget(but=[f"{inode} {what}" for inode in self._sockets for what in ("sent", "busy")])
 
 
-def _sockets(pids: RankPids) -> Iterator[int]:
-    """Yields the inodes of the sockets of ranks."""
-    for pid in pids().values():
-        with suppress(OSError):  # the rank has ended
-            for entry in os.scandir(PROC / str(pid) / "fd"):
-                with suppress(OSError, ValueError):
-                    target = os.readlink(entry.path)  # noqa: PTH115 (thousands of them)
-                    if target.startswith("socket:["):
-                        yield int(target[8:-1])
+def sockets_of(pid: int) -> Iterator[int]:
+    """Yields the inodes of the sockets of a process; none if it has ended."""
+    with suppress(OSError):
+        for entry in os.scandir(PROC / str(pid) / "fd"):
+            with suppress(OSError, ValueError):
+                target = os.readlink(entry.path)  # noqa: PTH115 (thousands of them)
+                if target.startswith("socket:["):
+                    yield int(target[8:-1])
+
+
+def socket_bytes() -> dict[int, int]:
+    """Returns how many bytes each TCP socket here has sent and received, by inode; empty if the kernel does not say."""
+    try:
+        return {one.inode: one.acked_bytes + one.received_bytes for one in _connections()}
+    except OSError:
+        return {}
 
 
 def _connections() -> Iterator[_Connection]:
@@ -129,11 +139,10 @@ def _connection(family: int, body: bytes) -> _Connection | None:
     while at + ATTRIBUTE.size <= len(body):
         size, kind = ATTRIBUTE.unpack_from(body, at)
         info = body[at + ATTRIBUTE.size:at + size]
-        if kind == INET_DIAG_INFO and len(info) >= BUSY_AT + 2 * COUNTER.size:
-            acked, = COUNTER.unpack_from(info, ACKED_AT)
-            busy, = COUNTER.unpack_from(info, BUSY_AT)
-            not_read, = COUNTER.unpack_from(info, BUSY_AT + COUNTER.size)
-            return _Connection(local=local, remote=remote, inode=inode, acked_bytes=acked,
+        if kind == INET_DIAG_INFO and len(info) >= BUSY_AT + BOTH.size:
+            acked, received = BOTH.unpack_from(info, ACKED_AT)
+            busy, not_read = BOTH.unpack_from(info, BUSY_AT)
+            return _Connection(local=local, remote=remote, inode=inode, acked_bytes=acked, received_bytes=received,
                                busy_us=max(busy - not_read, 0))
         at += max(size + 3 & ~3, ATTRIBUTE.size)
     return None

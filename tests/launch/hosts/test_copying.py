@@ -178,6 +178,29 @@ def test_whatever_happens_in_a_folder_of_a_rank_arrives(tmp_path: Path, seed: in
     assert content_of(tmp_path / "here") == content_of(there)
 
 
+def test_what_a_watch_reads_does_not_wait_for_a_timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "EVERY_S", 0.0)
+    monkeypatch.setattr(sending, "BULK_BYTES_S", 1e12)
+    there = a_run(tmp_path / "there", THERE)
+    a_rank(there / "rank00000", trace__json=bytes(4 * CHUNK_BYTES))
+    watch = a_rank(there / "rank00001") / "watch-000.bin"
+    sender, asked = Sender(there, host="host-b", stem=STEM, boot_id="12345678", say=print, uploaded=False), list[str]()
+
+    def ask(said: object) -> SimpleNamespace:
+        path = getattr(said, "path", "")
+        if path.endswith("trace.json") and path not in asked:
+            watch.write_bytes(b"rows")
+        asked.append(path)
+        return SimpleNamespace(size=None, refused="", files={})
+
+    connection = SimpleNamespace(ask=ask)
+    sender._send(connection, at_end=False)  # a timeline is sent once it no longer changes
+    sender._send(connection, at_end=False)
+    timeline = [place for place, path in enumerate(asked) if path.endswith("trace.json")]
+    row = next(place for place, path in enumerate(asked) if path.endswith("watch-000.bin"))
+    assert len(timeline) == 4 and timeline[0] < row < timeline[-1]
+
+
 def test_ranks_of_another_machine_are_not_brought(tmp_path: Path) -> None:
     there = a_run(tmp_path / "there", THERE)
     a_rank(there / "rank00001", boot_id="another", x=b"x")

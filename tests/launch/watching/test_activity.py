@@ -19,6 +19,16 @@ COMPUTES = "while True: pass"
 WAITS = "import threading; lock = threading.Lock(); lock.acquire(); print(1, flush=True); lock.acquire()"
 WRITES = ("import time\nfile = open('/dev/null', 'wb', 0)\n"
           "while True:\n    file.write(bytes(1 << 20))\n    time.sleep(0.05)")
+SENDS = """import socket, threading, time
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+other, _ = server.accept()
+while True:
+    client.sendall(bytes(1 << 15))
+    other.recv(1 << 15, socket.MSG_WAITALL)
+    time.sleep(0.1)
+"""
+"""Uploads 0.3 MB per second, for which it needs hardly any processor time."""
 CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTES!r}])"
 
 
@@ -32,8 +42,9 @@ def process(code):
         started.communicate()
 
 
-@pytest.mark.parametrize(("code", "busy"), [(COMPUTES, True), (WAITS, False), (WRITES, True), (CHILD, True)])
-def test_who_computes_or_writes_is_busy(code, busy):
+@pytest.mark.parametrize(("code", "busy"), [
+    (COMPUTES, True), (WAITS, False), (WRITES, True), (CHILD, True), (SENDS, True)])
+def test_who_computes_writes_or_sends_is_busy(code, busy):
     with process(code) as one:
         time.sleep(1)
         before = activity(one.pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -76,6 +77,16 @@ def test_a_webhook_gets_each_finding_as_json():
         assert told.finish(PATIENCE_S)
     assert said == [] and [one["finding"]["kind"] for one in bodies] == ["slow_rank"]
     assert headers[0]["Content-Type"] == "application/json" and headers[0]["User-Agent"].startswith("distprof/")
+
+
+def test_the_name_and_password_of_a_webhook_are_sent_as_a_header():
+    said = list[str]()
+    with hook(200) as (url, bodies, headers):
+        told = Alerts(url.replace("://", "://me:p%40ss@"), said.append)
+        told.tell(alert())
+        assert told.finish(PATIENCE_S)
+    assert said == [] and len(bodies) == 1
+    assert headers[0]["Authorization"] == f"Basic {base64.b64encode(b'me:p@ss').decode()}"
 
 
 @pytest.mark.long

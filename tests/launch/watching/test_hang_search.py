@@ -28,7 +28,8 @@ class Job:
         self.run, self.now_s, self.used_s, self.answers = run, -1.0, 0.0, True
         self.search = HangSearch(run, lambda: {0: os.getpid(), 1: 4321})
         monkeypatch.setattr(hangs, "time", SimpleNamespace(monotonic=lambda: self.now_s, time_ns=lambda: self.now_ns))
-        monkeypatch.setattr(hangs, "activity", self._activity)
+        monkeypatch.setattr(hangs, "activities",
+                            lambda pids: {rank: self._activity(pid) for rank, pid in pids.items()})
         monkeypatch.setattr(hangs, "network_bytes", lambda: 0)
         monkeypatch.setattr(hangs, "native_calls", lambda pid: ["epoll_wait (libc.so.6)"])
 
@@ -144,3 +145,14 @@ def test_an_answer_that_is_taken_back_is_progress(job):
     (job.run / "rank00000" / STUCK_JSON).unlink()
     job.answers = False
     assert job.until(18) is None
+
+
+def test_ranks_that_have_ended_do_not_hang(job, monkeypatch):
+    """Before torchrun starts them again, stacks that they wrote as they ended may still be there."""
+    monkeypatch.setattr(hangs.psutil, "pid_exists", lambda _: False)
+    assert job.until(60) is None and job.asked == 0
+
+
+def test_ranks_that_ended_no_step_are_found_to_hang(job):
+    found = job.until(60, with_rows=())
+    assert found is not None and found.ranks == [1] and found.onset_step == 30

@@ -124,6 +124,14 @@ def test_what_is_not_read_for_long_is_unknown():
     assert column[HOLDS_MOMENTS + 1] != column[HOLDS_MOMENTS + 1]
 
 
+def test_an_address_that_is_no_longer_talked_to_is_forgotten():
+    conditions = Conditions()
+    for second in range(1, 2 * MOST_MOMENTS + 11):
+        link = {"link_bytes/10.0.0.9": 1.0} if second < 9 else {}
+        conditions.add("a", 2, second * 10**9, {"runnable": 1.0, **link})
+    assert conditions.hosts["a"].names() == ["runnable"]
+
+
 def test_old_moments_are_forgotten():
     conditions = Conditions()
     for second in range(1, 2 * MOST_MOMENTS + 11):

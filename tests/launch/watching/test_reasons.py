@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from distprof.contract.watch_state import WatchFinding
+from distprof.launch.watching.explanations import Explanations
 from distprof.launch.watching.machine import MachineSample
 from distprof.launch.watching.reasons import ConditionsFile, Reasons
+from distprof.merge.watch.machines import MOST_MOMENTS
+from support.made_up_states import job_state, slow_rank
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")
 
@@ -42,3 +46,22 @@ def test_this_machine_is_read_and_kept(tmp_path):
     assert reasons.explain([finding], {0: "a"}) == {"1": []}
     assert reasons._conditions.hosts["a"].count >= 2
     assert list((tmp_path / "hosts" / "a-1").iterdir())
+
+
+def test_while_another_launcher_explains_findings_few_readings_are_kept(tmp_path):
+    reasons = Reasons(tmp_path, "a", "a-1", dict)
+    for second in range(MOST_MOMENTS + 100):
+        reasons._watch._told(MachineSample(time_ns=second * 10**9, values={}, others=""))
+    assert len(reasons._told) == MOST_MOMENTS
+
+
+def test_a_reason_that_no_longer_holds_is_taken_back(tmp_path):
+    finding = slow_rank(1, why=["its own"])
+    state, now = job_state(findings=[finding]), dict[str, list[str]]()
+    explanations = Explanations(tmp_path, 0)
+    explanations._reasons = SimpleNamespace(notes=[], add_links=lambda _: None, explain=lambda *_: now)
+    found = []
+    for now in ({finding.id: ["busy 30 %"]}, {}, {finding.id: ["busy 40 %"]}, {finding.id: []}):  # noqa: B007
+        explanations._add_reasons(state)
+        found.append(list(finding.why))
+    assert found == [["its own", "busy 30 %"], ["its own", "busy 30 %"], ["its own", "busy 40 %"], ["its own"]]

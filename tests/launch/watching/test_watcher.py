@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from distprof.contract.watch_state import WatchState, read_state
+from distprof.contract.watch_state import WATCH, WatchState, read_state
+from distprof.launch.watching import claim
+from distprof.launch.watching.claim import Claim
 from distprof.launch.watching.watch_process import WatchProcess
 from support.watched_ranks import PROGRAM, MadeUpRank, PlainEngine, make_run, order
 
@@ -222,13 +225,17 @@ def test_a_later_attempt_takes_the_place_of_an_earlier_one(run):
     (run / "attempt0000").mkdir()
     for rank in first:
         rank.folder.rename(run / "attempt0000" / rank.folder.name)
-    for rank in range(4):
-        MadeUpRank(run, rank, attempt=1).steps(30)
+    again = [MadeUpRank(run, rank, attempt=1) for rank in range(4)]
+    for rank in again:
+        rank.steps(30)
     until(lambda: state_of(run).num_steps == 30)
     assert state_of(run).findings == [] and state_of(run).notes == [
         "torchrun restarted the job: this is the last attempt"]
-    assert watching.finish() == [
-        "30 steps watched in 600 ms, 20.0 ms per step", "  torchrun restarted the job: this is the last attempt"]
+    for rank in again:
+        rank.steps(300, forward_ms=23 if rank is again[1] else 5)
+    until(lambda: state_of(run).findings)
+    assert [one.id for one in state_of(run).findings] == ["slow-1.1"]  # not that of the first attempt
+    assert watching.finish()[-1] == "  torchrun restarted the job: this is the last attempt"
 
 
 def test_only_one_of_two_launchers_writes_and_the_other_goes_on_where_that_one_is_gone(run, capsys, monkeypatch):
@@ -280,3 +287,16 @@ def test_while_looking_would_cost_too_much_the_state_stays_fresh_and_the_end_is_
     until(lambda: state_of(run).time_ns > first.time_ns)
     assert state_of(run).num_steps == 10
     assert watching.finish()[0].startswith("20 steps")  # it would not, after 30 s
+
+
+def test_on_a_full_disk_only_the_launcher_that_wrote_before_holds(run, monkeypatch):
+    first, other = Claim(run, is_alone=False), Claim(run, is_alone=False)
+    (run / WATCH).mkdir(exist_ok=True)
+    assert first.holds()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(claim, "write_unsynced", full)
+    monkeypatch.setattr(claim, "STALE_S", 0.0)
+    assert first.holds() and not other.holds()

@@ -77,3 +77,13 @@ def test_several_in_a_row_are_rare_if_they_are_few() -> None:
         spans = noisy(700)
         spans[begin:begin + 4] += 900
         assert list(seen(spans, [15])[0]) == list(range(begin, begin + 4))
+
+
+def test_garbage_collection_that_every_row_has_makes_no_step_long() -> None:
+    spans = noisy(700)
+    spans[333] += 900
+    found, rows = LongSteps(), rows_of(spans)
+    rows["gc_ns"] = rows["span_ns"] // 20
+    found.add(0, rows, [])
+    (_, _, collected_ns), = found.of[333].values()
+    assert collected_ns < 0.1 * 900 * MS

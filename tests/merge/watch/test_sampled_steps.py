@@ -71,6 +71,12 @@ def test_a_step_of_which_only_the_first_calls_were_logged_is_left_out() -> None:
     assert found.step.tolist() == [2]
 
 
+def test_a_step_that_a_device_had_not_reached_is_left_out() -> None:
+    late = sample(1, 100, [(0, 10, 50, 50), (0, UNKNOWN, UNKNOWN, UNKNOWN)])
+    found = taken([late, sample(2, 100, [])], [sample(1, 100, [(0, 10, 50, 50)] * 2), sample(2, 100, [])])
+    assert found.step.tolist() == [2]
+
+
 def test_ranks_that_do_the_same_are_peers() -> None:
     both, one = [(0, 10, 50, 50)], [(0, 10, 50, 50), (1, 70, 5, 5)]
     found = taken([sample(1, 100, one)], [sample(1, 100, both)])

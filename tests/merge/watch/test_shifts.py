@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distprof.merge.watch import shifts
-from distprof.merge.watch.shifts import Series
+from distprof.merge.watch.shifts import Series, filled
 
 
 def remembering(number: int, keep: float, seed: int) -> Any:
@@ -94,3 +94,9 @@ def test_what_other_series_explain_is_taken_away_and_a_jump_stays() -> None:
     assert np.std(left - jump) < 1 < 5 < np.std(load)
     few = np.arange(5.0)
     assert shifts.adjusted(few, few[:, None] * 2).tolist() == few.tolist()
+
+
+def test_a_series_without_values_is_like_the_others():
+    unknown = np.nan
+    assert filled(np.array([[1.0, unknown], [3.0, unknown]])).tolist() == [[1, 1], [3, 3]]
+    assert filled(np.array([[1.0, 5.0], [3.0, unknown]])).tolist() == [[1, 5], [3, 6]]

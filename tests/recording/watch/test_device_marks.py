@@ -13,7 +13,7 @@ from torch import nn
 
 import distprof
 from distprof.contract.watch import UNKNOWN
-from distprof.recording.communication.collective_call import CollectiveCall
+from distprof.recording.communication.collective_call import CollectiveCall, note_begin, note_wait
 from distprof.recording.watch import device_marks, phase_marks, rows, sampled_steps
 from distprof.recording.watch.device_marks import PHASES, DeviceMarks, StepMarks
 from distprof.timing import stopwatch
@@ -267,3 +267,39 @@ def test_a_long_step_that_was_not_marked_leaves_the_phases_of_its_row_unknown(de
     device.clock_ms = device.queue_ms
     found, = marks.settled()
     assert [found[name] for name in PHASES] == ([8_000_000, 32_000_000, 0, 0] if known else [UNKNOWN] * 4)
+
+
+def test_marks_on_several_streams_are_noticed(device, monkeypatch):
+    stream = 0
+    monkeypatch.setattr(device_marks, "stream_id", lambda: stream)
+    marks = StepMarks("cuda")
+    marks.mark()
+    assert not marks.is_mixed
+    stream = 7
+    marks.mark()
+    stream = 0
+    marks.mark()
+    assert marks.is_mixed
+
+
+def test_calls_that_a_stream_waits_for_at_once_move_data_as_long_as_it_stood_still(device):
+    """DDP waits for all buckets when backward is over; it is unknown when each of them was done."""
+    marks, calls = StepMarks("cuda"), []
+    for device.queue_ms in (2.0, 5.0, 8.0):
+        calls.append(CollectiveCall(
+            op="all_reduce", group="0", group_description="", group_ranks=[0, 1], sequence=0, group_sequence=0,
+            num_elements=1, size_bytes=4, dtype="float32", peer=None, tag=None, split_bytes=None, asynchronous=True,
+            module_path=None, phase=None, step=1, enqueue_ns=0, mark=marks.mark, reached=marks.mark()))
+    device.queue_ms = 10.0
+    for call in calls:
+        note_begin(call)
+    device.queue_ms = 14.0
+    for call in calls:
+        note_wait(call, 0, 1, several=True)
+    device.queue_ms = 20.0
+    running = sampled_steps._Running(step=1, start_ns=0, cost_ns=0, marks=marks, span_ns=1, calls=calls,
+                                     ended=marks.mark())
+    device.clock_ms = 30.0
+    found = sampled_steps._sample(running).step
+    assert found.arrived_ns == [2_000_000, 5_000_000, 8_000_000]
+    assert found.took_ns == found.blocked_ns == [4_000_000, 0, 0]

@@ -66,3 +66,22 @@ def test_of_a_step_with_many_calls_all_are_logged_or_none(tmp_path, monkeypatch,
     finally:
         dist.destroy_process_group()
     assert {len(sample.step.arrived_ns) for sample in noted(tmp_path / "run").samples} == logged
+
+
+def test_calls_in_a_group_of_one_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_watch, "is_sampled", lambda step, _: step % 4 == 0)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        alone = dist.new_group([0])
+        with distprof.record(tmp_path / "run", steps="off"):
+            for _ in range(12):
+                model(torch.ones(1, 2)).sum().backward()
+                for group in (None, alone, None, alone, None):
+                    dist.all_reduce(model.weight.grad, group=group)
+                optimizer.step()
+    finally:
+        dist.destroy_process_group()
+    samples = [sample.step for sample in noted(tmp_path / "run").samples]
+    assert {(len(step.arrived_ns), step.num_calls) for step in samples} == {(3, 3)}
