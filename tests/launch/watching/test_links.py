@@ -32,7 +32,9 @@ def test_bytes_that_were_sent_are_counted(address: str) -> None:
         assert (one.local, one.remote) == (address, address)
         assert 50_000 <= one.acked_bytes <= 50_001  # the first byte is that of the handshake
         assert 0 <= one.busy_us < 20_000_000
-        assert inode in set(links._sockets(lambda: {0: os.getpid()}))
+        assert inode in set(links.sockets_of(os.getpid()))
+        other = os.fstat(far.fileno()).st_ino
+        assert far.recv(1 << 20) and 50_000 <= links.socket_bytes()[other] <= 50_001  # what was received counts, too
 
 
 def test_connections_within_this_host_are_no_links() -> None:
