@@ -31,14 +31,15 @@ class Explanations:
         run: The run directory.
             every_s: Shortest time between two recordings that the watch requests, in s; 0 for none, None for the
                 default.
+            news_s: When ranks last wrote something, by the monotonic clock; None if unknown.
     """
 
-    def __init__(self, run: Path, every_s: float | None) -> None:
+    def __init__(self, run: Path, every_s: float | None, news_s: float | None = None) -> None:
         self._run = run
         self._ranks = LocalRanks(run)
         self._reasons: Reasons | None = None
         self._closer = CloserLooks(run, RequestPolicy(run, EVERY_S if every_s is None else every_s or math.inf))
-        self._hangs = HangSearch(run, self._ranks)
+        self._hangs = HangSearch(run, self._ranks, news_s)
         self._why: dict[str, list[str]] = {}
         self._added: dict[str, list[str]] = {}
         """By finding id: the reasons that it has from here."""

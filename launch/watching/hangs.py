@@ -62,9 +62,10 @@ class _News:
     earliest of the last ones, as in the clock filter of NTP (RFC 5905, section 10).
     """
 
-    def __init__(self) -> None:
-        """Starts without steps."""
-        self._ended_s: float | None = None
+    def __init__(self, ended_s: float | None) -> None:
+        """Starts without steps, or with those that had been written at a time."""
+        self._is_first = ended_s is not None
+        self._ended_s = ended_s
         """When the last step ended, at the latest."""
         self._times: dict[int, int] = {}
         """When the last step of each rank ended, by its clock."""
@@ -79,7 +80,9 @@ class _News:
                 self._times[one.rank] = one.time_ns
                 delays = self._delays.setdefault(one.rank, deque(maxlen=DELAYS))
                 delays.append(now_s - one.time_ns / 1e9)
-                ended_s = max(ended_s, now_s - min(delays[-1] - min(delays), NEWS_S))
+                if not self._is_first:
+                    ended_s = max(ended_s, now_s - min(delays[-1] - min(delays), NEWS_S))
+        self._is_first = False
         self._ended_s = ended_s
         return now_s - ended_s
 
@@ -91,15 +94,16 @@ class _News:
 class HangSearch:
     """Searches for a hang of a job."""
 
-    def __init__(self, run: Path, pids: RankPids) -> None:
+    def __init__(self, run: Path, pids: RankPids, news_s: float | None = None) -> None:
         """Starts without a hang.
 
         Args:
             run: The run directory.
             pids: Returns the process id of each rank on this host.
+            news_s: When ranks last wrote something, by the monotonic clock; None if unknown.
         """
         self._run, self._pids = run, pids
-        self._news = _News()
+        self._news = _News(news_s)
         self._stood: dict[int, int] = {}
         """When the last step before the hang ended, by rank and its clock, in ns since the epoch."""
         self._asked_s: float | None = None

@@ -169,6 +169,8 @@ class Watcher:
         """Ids of the findings whose module and line were reported."""
         self._num_said = 0
         self._state: WatchState | None = None
+        self._news_s: float | None = None
+        """When ranks last wrote something, by the monotonic clock."""
 
     def look(self, *, running: bool = True) -> None:
         """Reads what is new, searches for problems, writes the state, and reports new findings."""
@@ -183,7 +185,8 @@ class Watcher:
         if self._job is None and not self._begin():
             return
         assert self._job is not None
-        self._job.look()
+        if self._job.look():
+            self._news_s = time.monotonic()
         if not self._job.is_seen:
             return
         state = self._job.state(self._order.run_id, running=running)
@@ -205,7 +208,7 @@ class Watcher:
             return
         from distprof.launch.watching.explanations import Explanations
 
-        self._explanations = Explanations(self._run, self._order.window_every_s)
+        self._explanations = Explanations(self._run, self._order.window_every_s, self._news_s)
 
     def _explained(self, state: WatchState, *, running: bool) -> set[str]:
         """Adds explanations to the findings. Returns the ids of those that are certain enough to be reported."""
