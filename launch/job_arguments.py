@@ -58,9 +58,8 @@ def job_parser() -> argparse.ArgumentParser:
                     "[script flags]")
     parser.description = (
         "Start a script like torchrun does and record every rank. All torchrun flags except --no-python work. "
-        "A script that starts its "
-        "ranks itself (mp.spawn, multiprocessing) needs no launcher: `DISTPROF_OUT=runs/mine python script.py` "
-        "records them.")
+        "A script that starts its ranks itself (mp.spawn, multiprocessing) needs no launcher: "
+        "`DISTPROF_OUT=runs/mine python script.py` records them.")
     add_recording_flags(parser.add_argument_group("recording"))
     parser.error = _refuse  # type: ignore[method-assign]  # argparse would print the usage as well
     return parser

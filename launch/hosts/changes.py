@@ -88,7 +88,7 @@ class Changes:
 
         Args:
             at_end: Whether to include bulk files that changed since the last look.
-            with_bulk: False for what a watch reads alone, also while the caller has not taken all of another look.
+            with_bulk: False yields only what a watch reads, without disturbing another look that is not exhausted.
         """
         for path, folder, is_of_rank in self._found():
             with suppress(OSError):  # renamed in the meantime; the next look finds it

@@ -145,7 +145,7 @@ class Sender:
         refused, urgent_s = [], time.monotonic()
         for change in self._changes.look(at_end=at_end):
             refused += self._send_one(connection, change, at_end=at_end)
-            # timelines take long; a watch that hears nothing meanwhile would take ranks for stopped
+            # copying a timeline takes long, and a watch that hears nothing meanwhile would report ranks as stopped
             if change.is_bulk and not at_end and time.monotonic() - urgent_s >= EVERY_S:
                 for urgent in self._changes.look(at_end=False, with_bulk=False):
                     self._send_one(connection, urgent, at_end=False)

@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from http.client import HTTPException
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -141,7 +142,7 @@ class Alerts:
                 why = f"{host} answers {error.code}"
                 if error.code in FINAL_ERRORS and error.code not in COME_AGAIN:
                     break
-            except OSError as error:
+            except (OSError, HTTPException) as error:  # the second one: no valid URL, or no valid answer
                 reason = getattr(error, "reason", error)
                 why = f"{host}: {getattr(reason, 'strerror', None) or reason}"
             if pause_s is not None:

@@ -61,13 +61,8 @@ class Activity:
                    for thread, ran_s in self.runnable_s.items() if thread in before.runnable_s)
 
 
-def activity(pid: int) -> Activity:
-    """Reads the counters of a process; of one that has ended, all are 0."""
-    return activities({0: pid})[0]
-
-
 def activities(pids: Mapping[int, int]) -> dict[int, Activity]:
-    """Reads the counters of the process of each rank, with those of its descendants."""
+    """Reads the counters of the process of each rank, with those of its descendants; all are 0 if it has ended."""
     children, moved = _children(), socket_bytes()
     return {rank: _activity(pid, children, moved) for rank, pid in pids.items()}
 
@@ -76,13 +71,13 @@ def _activity(pid: int, children: Mapping[int, Sequence[int]], moved: Mapping[in
     at_s, status = time.monotonic(), _status(pid)
     every = [] if status == psutil.STATUS_DEAD else [pid, *_descendants(pid, children)]
     # what goes through send() and recv() is in no counter of the process
-    num_sent = sum(moved.get(inode, 0) for one in every for inode in sockets_of(one))
+    num_moved = sum(moved.get(inode, 0) for one in every for inode in sockets_of(one))
     return Activity(
         at_s=at_s, alive=status not in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE),
         stopped=status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
         waits_for_disk=psutil.STATUS_DISK_SLEEP in (status, *map(_status, every[1:])),
         used_s=sum(map(_used_s, every)),
-        num_bytes=sum(map(_num_bytes, every)) + num_sent,
+        num_bytes=sum(map(_num_bytes, every)) + num_moved,
         runnable_s={thread: ran_s for one in every for thread, ran_s in _threads(one)})
 
 

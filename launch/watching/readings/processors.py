@@ -58,9 +58,9 @@ def _speed(into: Values) -> None:
 
 
 def _work_us() -> float:
-    began_ns, sum_ = time.thread_time_ns(), 0
+    began_ns, total = time.thread_time_ns(), 0
     for number in range(WORK):
-        sum_ += number * number & 7
+        total += number * number & 7
     return (time.thread_time_ns() - began_ns) / 1e3
 
 

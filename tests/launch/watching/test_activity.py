@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from distprof.launch.watching.readings.activity import Activity, activity, native_calls
+from distprof.launch.watching.readings.activity import Activity, activities, native_calls
 
 pytestmark = [pytest.mark.job, pytest.mark.skipif(sys.platform != "linux", reason="jobs are watched on Linux")]
 COMPUTES = "while True: pass"
@@ -30,6 +30,10 @@ while True:
 """
 """Uploads 0.3 MB per second, for which it needs hardly any processor time."""
 CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {COMPUTES!r}])"
+
+
+def activity(pid):
+    return activities({0: pid})[0]
 
 
 @contextmanager

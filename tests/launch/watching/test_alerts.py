@@ -111,6 +111,15 @@ def test_a_webhook_that_refuses_is_named_once_without_its_secret_path():
 
 
 @pytest.mark.long
+def test_a_url_that_is_none_is_named():
+    said = list[str]()
+    told = Alerts("http://127.0.0.1:port/secret", said.append)
+    told.tell(alert())
+    assert told.finish(PATIENCE_S)
+    assert said == ["--on-finding failed: 127.0.0.1: nonnumeric port: 'port'"]
+
+
+@pytest.mark.long
 def test_nobody_listens():
     said = list[str]()
     told = Alerts(f"http://127.0.0.1:{free_port()}/", said.append)
