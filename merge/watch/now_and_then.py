@@ -236,14 +236,15 @@ def _coming_and_going(view: View, place: int, step: Integers, size: Floats, comp
     onset = int(step[first])
     since = slice(first, None)
     share = float(hits[since].mean())
-    more = float(compared[hits].mean() - np.nanmedian(compared[~hits]))
+    # rows end after a time, so rows with slow steps have fewer steps than the others
+    more = np.average(np.where(hits, compared - np.nanmedian(compared[~hits]), 0)[since], weights=size[since])
     last = int(step[at[-1]])
     gap = float(np.diff(at).max()) if len(at) > 1 else 1.0
     over = len(hits) - 1 - at[-1] > 3 * gap + 10
     rank = view.ranks[place]
     return costed(view, WatchFinding(
         id="", kind="intermittent", ranks=[rank], hosts=[view.hosts.get(rank, "")], onset_step=onset,
-        onset_ns=view.time_of(onset), until_step=last if over else None, per_step_ns=more * share,
+        onset_ns=view.time_of(onset), until_step=last if over else None, per_step_ns=float(more),
         share=share if width == 1 else None, period_steps=rhythm, p=SURE))
 
 
