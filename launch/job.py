@@ -141,7 +141,7 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
            job_lines=lines)
     if sending is not None and target is not None and sending.finish() and not (is_one_node(args) or args.no_merge
                                                                                 or code or after_merge is not None):
-        merge_uploaded(target, lines)
+        merge_uploaded(target, directory, lines)
     if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code

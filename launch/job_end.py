@@ -125,26 +125,27 @@ def _finish_first(directory: Path, started: RunJson, gathered: Gathered, done: s
     _merge(directory, after_merge, job_lines)
 
 
-def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
+def merge_uploaded(target: RemotePath, directory: Path, job_lines: Sequence[str]) -> None:
     """Merges what all hosts uploaded, unless some are not done yet or another one is already merging.
 
     Args:
-        target: URL of the run, to which the ranks of this host were uploaded.
+        target: URL of the run, to which this host has uploaded everything.
+        directory: The run directory of this host.
         job_lines: Findings of the watch about all steps of the job.
     """
     from distprof.launch.upload.job_upload import claimed, unclaimed
 
     try:
-        merges = claimed(target)
+        merges = claimed(target, directory)
     except (DistprofError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        why = f"cannot check whether all ranks have been uploaded: {error.args[0] if error.args else error}"
+        why = f"cannot check whether all hosts have uploaded their files: {error.args[0] if error.args else error}"
         merges = False
     else:
-        why = "ranks of other hosts have not been uploaded yet, or another launcher merges them"
+        why = "other hosts have not uploaded everything yet, or another launcher merges them"
     if not merges:
         say(f"not merged here: {why}. If no other launcher does it:", f"    distprof merge {quoted(target)}")
         return
-    say("all ranks of all hosts have been uploaded. Merging (skip with --no-merge)")
+    say("all hosts have uploaded their files. Merging (skip with --no-merge)")
     try:
         _merge(target, None, job_lines)
     finally:

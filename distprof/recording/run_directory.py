@@ -47,10 +47,12 @@ NO_ARGV = "DISTPROF_NO_ARGV"
 """Environment variable: if it is set, run.json holds no arguments."""
 MERGING = ".merging"
 """A folder in the run directory, created when a launcher merges what several hosts recorded there."""
+UPLOADED = ".uploaded"
+"""A folder in a run at a URL that says whose upload has ended: objects named after the first and the last rank."""
 LOCK = ".claim"
 """A folder in the run directory that serves as a lock: creating a folder is atomic on every file system."""
 FOLDERS = re.compile("|".join((
-    RANK_FOLDER.pattern, r"attempt\d{4,}", MERGED, re.escape(MERGING), rf"\.{MERGED}\.tmp",
+    RANK_FOLDER.pattern, r"attempt\d{4,}", MERGED, re.escape(MERGING), re.escape(UPLOADED), rf"\.{MERGED}\.tmp",
     SUMMARIES, "summaries", HOSTS, WATCH_FOLDER, WINDOWS)))
 """Names of the folders that are removed when a run is replaced, from a directory as from a URL."""
 

@@ -92,10 +92,10 @@ class CopyProcess:
         """Waits until all files are copied, or no more are expected."""
         is_first = self._met is not None and self._met.announcement is None
         if is_first and self._first is not None and self._met is not None:
-            places = self._first.places if self._order.uploaded else []
             if not self._first.hosts and is_common(self._run):  # no host connected, and none has to
                 return Gathered(role="shared")
-            return msgspec.structs.replace(_gathered(self._first, self._met.num_nodes), places=places)
+            gathered = _gathered(self._first, self._met.num_nodes)  # receives more
+            return msgspec.structs.replace(gathered, places=self._first.places if self._order.uploaded else [])
         if self._sender is None:
             return Gathered(role="kept")
         self._sender.finish(end)

@@ -12,7 +12,9 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -22,7 +24,7 @@ from distprof.contract.rank_json import RankJson
 from distprof.ending import ended_by_signals
 from distprof.errors import DistprofError, Ended, OutputError, StorageError
 from distprof.launch.upload.run_upload import MANIFEST, ranks_of, upload_run, uploaded
-from distprof.recording.run_directory import FOLDERS, MERGING
+from distprof.recording.run_directory import FOLDERS, MERGING, UPLOADED
 from distprof.storage.credentials import exported, remember
 from distprof.storage.faults import Kind, fault_of
 from distprof.storage.kinds.schemes import backend_of
@@ -192,24 +194,44 @@ def _run_at(target: RemotePath) -> list[str]:
 _RANK_JSON = re.compile(rf"rank\d{{5,}}/{re.escape(RANK_JSON)}")
 
 
-def claimed(target: RemotePath) -> bool:
-    """Returns whether this launcher should merge: all ranks are uploaded, and no other launcher has claimed the merge.
+_UPLOADED = re.compile(rf"{re.escape(UPLOADED)}/(\d{{5,7}})-(\d{{5,7}})")
 
-    Each launcher calls this after its own ranks are uploaded, so the last one finds all of them.
+
+def claimed(target: RemotePath, directory: Path) -> bool:
+    """Returns whether this launcher should merge: all hosts have uploaded everything (ranks are there earlier than the
+    rest), and no other launcher has claimed the merge.
+
+    Each launcher calls this after its upload, and first marks its ranks at the URL, so the last one finds all of them.
 
     Args:
         target: URL of the run.
+        directory: The run directory of this host.
 
     Raises:
         DistprofError, OSError: The URL cannot be read.
     """
+    backend = backend_of(target.url)
+    for first, last in _consecutive(int(part.name.removeprefix("rank")) for part in ranks_of(directory)
+                                    if part.is_complete_rank and "/" not in part.name):
+        backend.put(f"{target.url}/{UPLOADED}/{first:05}-{last:05}", b"uploaded")
     LISTINGS.forget(target.url)
-    found = sorted(name for name in LISTINGS.of(target.url)[0].entries if _RANK_JSON.fullmatch(name))
+    entries = LISTINGS.of(target.url)[0].entries
+    found = sorted(name for name in entries if _RANK_JSON.fullmatch(name))
     if not found:
         return False
-    backend, url = backend_of(target.url), f"{target.url}/{found[0]}"
+    url = f"{target.url}/{found[0]}"
     about = msgspec.json.decode(backend.whole(url, backend.info(url)), type=RankJson)
-    return len(found) >= about.world_size and backend.put(f"{target.url}/{MERGING}", b"merging", only_new=True)
+    marks = filter(None, map(_UPLOADED.fullmatch, entries))
+    there = {rank for one in marks for rank in range(int(one[1]), int(one[2]) + 1)}
+    return there.issuperset(range(about.world_size)) and len(found) >= about.world_size and backend.put(
+        f"{target.url}/{MERGING}", b"merging", only_new=True)
+
+
+def _consecutive(ranks: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yields the first and the last of consecutive ranks."""
+    for _, together in groupby(enumerate(sorted(ranks)), key=lambda one: one[1] - one[0]):
+        numbers = [rank for _, rank in together]
+        yield numbers[0], numbers[-1]
 
 
 def unclaimed(target: RemotePath) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -428,6 +429,25 @@ def test_a_host_that_listens_on_one_address_is_found_there(tmp_path: Path, monke
     assert serving is not None and serving.addresses == announced
     with connected(serving) as connection:
         assert connection.ask(Hello(host="b", stem=STEM, node=1, directory_id=THERE)).place
+
+
+def test_files_that_arrive_while_the_first_host_waits_are_among_those_that_others_upload(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left there, they would be uploaded as an unfinished rank of the first host."""
+    here, there, told = a_run(tmp_path / "here", HERE), a_run(tmp_path / "there", THERE), list[FromHosts]()
+    a_rank(there / "rank00001.partial")
+    monkeypatch.setattr(copy_process, "tell", told.append)
+    first = copy_process.CopyProcess(HostsOrder(directory=str(here), uploaded=True, listen=("127.0.0.1", 0)))
+    first.meet(Meet(node=0, num_nodes=2, addresses=["127.0.0.1"]))
+    assert told[0].serving is not None
+    sender = Sender(there, host="host-b", stem=STEM, boot_id="12345678", say=print, uploaded=True)
+    with ThreadPoolExecutor(1) as waiting:
+        gathered = waiting.submit(first.finish, End(exit_code=0))
+        time.sleep(0.2)
+        sender.meet(told[0].serving, 1)
+        sender.finish(End(exit_code=0))
+        assert gathered.result(PATIENCE_S).places == ["rank00001"]
+    assert (here / "rank00001.partial").is_dir()
 
 
 def test_flags_are_checked_before_the_job(certificate: Path, tmp_path: Path) -> None:
