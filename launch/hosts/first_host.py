@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import socket
 import ssl
 import threading
 import time
@@ -42,6 +41,7 @@ from distprof.launch.hosts.wire import (
     said_in,
 )
 from distprof.launch.watching.claim import CLAIM_JSON
+from distprof.launch.watching.watcher_protocol import listening
 
 PROVES_S, SILENT_S = 10.0, 30.0
 """Timeouts in seconds: for a new connection to authenticate itself, and for silence after which a host counts as
@@ -101,12 +101,12 @@ class FirstHost:
         Raises:
             OSError: The port is in use.
         """
-        listening = _listening(host, port)
+        server = listening(host, port)
         self._thread.start()
         handshake_s, shutdown_s = (None, None) if self._context is None else (PROVES_S, SHUTDOWN_S)
-        self._call(asyncio.start_server(self._connected, sock=listening, ssl=self._context, limit=1 << 20,
+        self._call(asyncio.start_server(self._connected, sock=server, ssl=self._context, limit=1 << 20,
                                         ssl_handshake_timeout=handshake_s, ssl_shutdown_timeout=shutdown_s))
-        return int(listening.getsockname()[1])
+        return int(server.getsockname()[1])
 
     def _call(self, what: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(PROVES_S)
@@ -197,21 +197,6 @@ class FirstHost:
                     found[name] = read_small(self._run / WATCH / name, MOST_LINES_BYTES)
                     told[name] = time.monotonic(), now_ns
         return found
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; without `host`, for IPv4 and IPv6 on one port.
-
-    Raises:
-        OSError: The port is in use, or the address does not belong to this host.
-    """
-    if host:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 may be disabled
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
 
 
 class _Talk:

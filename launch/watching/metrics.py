@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +11,7 @@ import msgspec
 
 from distprof.contract.watch_series import SUFFIXES, Family, families
 from distprof.contract.watch_state import WatchState
+from distprof.launch.watching.watcher_protocol import listening
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -65,7 +65,7 @@ class MetricsServer(ThreadingHTTPServer):
     """Serves `/metrics` and `/state.json` from `state`, in background threads.
 
     Args:
-        host: Address to listen on; "" for all IPv4 addresses of this machine.
+        host: Address to listen on; "" for all addresses of this machine.
         port: Port to listen on; 0 for any free one.
 
     Raises:
@@ -74,20 +74,15 @@ class MetricsServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 16
 
     def __init__(self, host: str, port: int) -> None:
         self.state: WatchState | None = None
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-        threading.Thread(target=self.serve_forever, name="distprof metrics", daemon=True).start()
-
-    def server_bind(self) -> None:
-        """Binds without looking up the name of this machine, which may take long."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
+        super().__init__((host, port), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening(host, port)  # never looks up the name of this machine, which may take long
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "distprof", self.server_address[1]
+        threading.Thread(target=self.serve_forever, name="distprof metrics", daemon=True).start()
 
     def handle_error(self, *_: object) -> None:
         """Ignores errors of a connection: the client may have gone."""

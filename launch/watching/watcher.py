@@ -180,7 +180,8 @@ class Watcher:
             self._explanations.begin()
         if not self._claim.holds():
             self._job = None
-            self._show(_last_state(self._run))
+            if self._server is not None or not running:  # at thousands of ranks it is large
+                self._show(_last_state(self._run))
             return
         if self._job is None and not self._begin():
             return

@@ -7,6 +7,9 @@ first writes `END`: the watcher then takes a last look and reports on the whole 
 from __future__ import annotations
 
 import math
+import os
+import socket
+from contextlib import suppress
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -67,6 +70,22 @@ def address(text: str, flag: str) -> tuple[str, int]:
         raise UsageError(f"{flag} must be a port from 1 to {MOST_PORT}, or HOST:PORT, not {text!r}",
                          hint=f"{flag} 9464")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Returns a listening socket; without `host`, for IPv4 and IPv6 on one port.
+
+    Raises:
+        OSError: The port is in use, or the address does not belong to this host.
+    """
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0] if host else socket.AF_INET
+    if not host and socket.has_dualstack_ipv6():
+        with suppress(OSError):  # IPv6 may be disabled
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:  # its text has the address as well
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
 
 
 def check_target(text: str) -> None:

@@ -83,8 +83,8 @@ VIEWS: Mapping[str, Callable[[], object]] = {
     "functions that wait": lambda: [vars(kind).get(name) for kind, name in (
         (threading.Condition, "wait"), (threading.Thread, "join"), (BaseProcess, "join"), (Queue, "get"),
         (SimpleQueue, "get"), (SemLock, "__enter__"), (torch.distributed.Work, "wait"),
-        (torch.Tensor, "cpu"), (torch.Tensor, "tolist"), (torch.cpu, "synchronize"),
-        (dataloader._BaseDataLoaderIter, "__next__"))],
+        (torch.Tensor, "cpu"), (torch.Tensor, "tolist"), (torch.cpu, "synchronize"))],
+    "data loaders": lambda: dataloader._BaseDataLoaderIter.__next__,
     "warning filters": lambda: [*warnings.filters],
     "sys.meta_path": lambda: [*sys.meta_path],
     "sys.path": lambda: [*sys.path],

@@ -35,13 +35,13 @@ TABLE = re.search(r"## What distprof installs in the process\n(.*?)\n## ",
                   (ROOT / "docs" / "robustness.md").read_text(), re.DOTALL)
 SEEN = {"real-time signal", "global module hooks", "global optimizer hooks", "dispatch modes", "GradScaler.step",
         "CUDAGraph", "kernels wrapping operators", "torch.profiler", "functions of torch's profiler",
-        "functions that wait",
+        "functions that wait", "data loaders",
         "warning filters", "sys.meta_path"}
 """What a script sees another of while it is recorded; all else is as it was."""
 
 
-STAYS = {"sys.meta_path", "global optimizer hooks", "global module hooks", "GradScaler.step", "warning filters",
-         "the garbage collector"}
+STAYS = {"sys.meta_path", "global optimizer hooks", "global module hooks", "GradScaler.step", "data loaders",
+         "warning filters", "the garbage collector"}
 """What is there until the script ends."""
 
 

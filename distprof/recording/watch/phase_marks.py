@@ -17,9 +17,9 @@ from distprof.timing.stopwatch import has_events
 MARKED_STEPS = 4
 """Maximum number of marked steps per row. If steps take 50 ms or more, these are all; the others are assumed to be like
 them. With cold caches a mark takes 25 us."""
-BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END = range(6)
+BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END, LOAD, LOADED = range(8)
 """Boundaries: start of a step, its end (where the next one begins), call and return of a root module, start and end
-of an optimizer."""
+of an optimizer, and of loading data after the first forward call."""
 Marks = list[tuple[int, torch.Event]]
 
 
@@ -74,9 +74,10 @@ class PhaseMarks:
 
 
 def marked_steps(marks: Marks) -> Iterator[tuple[float, float, float, float]]:
-    """Yields times in ms for each complete step with a forward call: in all, before that call, forward, optimizers."""
-    begin = first = entered = stepping = None
-    forward = optimizer = 0.0
+    """Yields times in ms for each complete step with a forward call: in all, before that call and in later loading of
+    data, forward, optimizers."""
+    begin = first = entered = stepping = loading = None
+    forward = optimizer = loaded = 0.0
     for border, event in marks:
         if border == ENTER:
             first, entered = first or event, event
@@ -86,11 +87,17 @@ def marked_steps(marks: Marks) -> Iterator[tuple[float, float, float, float]]:
             stepping = event
         elif border == OPTIMIZER_END and stepping is not None:
             optimizer += stepping.elapsed_time(event)
+        elif border == LOAD:
+            loading = event
+        elif border == LOADED and loading is not None:
+            loaded += loading.elapsed_time(event)
         elif border in (BEGIN, END):
             if border == END and begin is not None and first is not None:
-                yield begin.elapsed_time(event), begin.elapsed_time(first), forward, optimizer
-            begin, first, forward, optimizer = event, None, 0.0, 0.0
+                yield begin.elapsed_time(event), begin.elapsed_time(first) + loaded, forward, optimizer
+            begin, first, forward, optimizer, loaded = event, None, 0.0, 0.0, 0.0
         if border in (LEAVE, BEGIN):
             entered = None
         if border in (OPTIMIZER_END, BEGIN):
             stepping = None
+        if border in (LOADED, BEGIN):
+            loading = None

@@ -30,6 +30,7 @@ from distprof.model.scopes import NO_GRAPH_TASK, graph_task, in_backward
 from distprof.own import time
 from distprof.recording.steps.finder import StepFinder
 from distprof.recording.steps.phases import Phases, new_running
+from distprof.recording.watch.loading_time import LoadingTime
 from distprof.recording.watch.phase_marks import BEGIN, END, ENTER, LEAVE, OPTIMIZER, OPTIMIZER_END, PhaseMarks
 
 now_ns = time.perf_counter_ns
@@ -81,10 +82,10 @@ class RootPhases:
         self._enter, self._leave = self._on_enter, _Leave(self._on_leave)  # one object each, since torch keeps them
         self._inside: ref[nn.Module] | None = None
         self._entered_ns = self._began_ns = self._first_ns = self._forward_ns = 0
-        self._last = (0, 0, 0, 0, 0)
-        """Of the last step: its start, the start of its first forward call (0: none), the times in forward calls and in
-        optimizers, and its end."""
-        self._ended = deque[tuple[int, int, int, int, int]]()
+        self._last = (0, 0, 0, 0, 0, 0)
+        """Of the last step: its start, the start of its first forward call (0: none), the times in forward calls, in
+        loading data after the first one, and in optimizers, and its end."""
+        self._ended = deque[tuple[int, int, int, int, int, int]]()
         """The same of each step that `taken` has not returned yet."""
         self._nesting = nesting
         self._running = nesting.on_this_thread()
@@ -94,6 +95,9 @@ class RootPhases:
         """The mark on the stream at the end of the optimizer for which `after_optimizer` was called last."""
         self.is_evaluated = False
         """True if a root was called without gradients, or for evaluation, in the step."""
+        self._loading = LoadingTime(self._is_between, marks)
+        self._loaded_ns = 0
+        """The loading time when the first forward call of the step began."""
         self._quiet = QuietAbout(ABOUT_HOOKS)
         self._compile_watch = CompileWatch(self._disarm, self._arm)
         self._compiled = CompiledCalls(self._enter_compiled, self._leave_compiled)
@@ -107,6 +111,7 @@ class RootPhases:
         self._quiet.start()
         self._compile_watch.start()
         self._compiled.add(roots)
+        self._loading.start()
         self._arm()
         self.begin()
 
@@ -118,6 +123,7 @@ class RootPhases:
         self._disarm()
         self._compile_watch.stop()
         self._compiled.remove()
+        self._loading.stop()
         self._quiet.stop()
 
     def begin(self) -> None:
@@ -137,7 +143,8 @@ class RootPhases:
         now = now_ns()
         if self._inside is not None:  # it was left by an error that torch does not catch, or contains the script's loop
             self._on_leave(self._inside(), now)
-        self._last = last = (self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns, now)
+        loaded = self._loading.total_ns - self._loaded_ns if self._first_ns else 0
+        self._last = last = (self._began_ns, self._first_ns, self._forward_ns, loaded, self._optimizer_ns, now)
         self._ended.append(last)
         self._began_ns, self._first_ns, self._forward_ns, self._optimizer_ns = now, 0, 0, 0
         if self._marks.is_on:
@@ -197,11 +204,17 @@ class RootPhases:
         self._inside = ref(module)
         self._entered_ns = entered = now_ns()
         if not self._in_backward:  # otherwise it is recomputed for checkpointing, which is part of backward
-            self._first_ns = self._first_ns or entered
+            if not self._first_ns:
+                self._first_ns, self._loaded_ns = entered, self._loading.total_ns
             if self._marks.is_on:
                 self._marks.add(ENTER)
             if not is_grad_enabled() or self._nesting.num_evaluations:
                 self.is_evaluated = True
+
+    def _is_between(self) -> bool:
+        """Returns whether the thread of the steps is neither before the first forward call of a step nor in one."""
+        return bool(self._is_on and self._first_ns and self._inside is None and get_ident() == self._thread
+                    and not self._running and not in_backward())
 
     def _on_leave(self, module: nn.Module | None, now: int = 0) -> None:
         """Ends the call of this root, if it is the one that runs."""
@@ -287,11 +300,12 @@ class RootPhases:
         return update_wrapper(around, closure)
 
 
-def _phases(began: int, first: int, forward: int, optimizer: int, now: int, *, is_inference: bool) -> StepPhases:
+def _phases(began: int, first: int, forward: int, loaded: int, optimizer: int, now: int, *,
+            is_inference: bool) -> StepPhases:
     """Returns the parts of a step from its times."""
     span = now - began
     if not first:
         return span, UNKNOWN, UNKNOWN, UNKNOWN, optimizer
     # in inference there is no backward: the time between forward calls counts as loading data
-    data = span - forward - optimizer if is_inference else first - began
+    data = span - forward - optimizer if is_inference else first - began + loaded
     return span, data, forward, max(0, span - data - forward - optimizer), optimizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import time
 import urllib.error
@@ -96,9 +97,9 @@ def test_both_formats_are_read_back_by_their_parsers(accept):
     assert all(family.documentation for family in families)
 
 
-def answer(port: int, path: str) -> tuple[int, bytes]:
+def answer(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as found:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=PATIENCE_S) as found:
             return found.status, found.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -114,6 +115,17 @@ def test_the_server_has_the_state_as_well_and_nothing_else():
         assert code == 200 and msgspec.json.decode(content, type=WatchState).num_steps == 7000
         assert answer(server.server_port, "/metrics?x=1")[0] == 200
         assert answer(server.server_port, "/../etc/passwd")[0] == 404
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6")
+def test_without_a_host_both_versions_of_the_internet_protocol_are_served():
+    server = MetricsServer("", 0)
+    try:
+        for host in ("127.0.0.1", "[::1]"):
+            assert answer(server.server_port, "/metrics", host)[0] == 200
     finally:
         server.shutdown()
         server.server_close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -267,6 +267,24 @@ def test_a_long_step_that_was_not_marked_leaves_the_phases_of_its_row_unknown(de
     device.clock_ms = device.queue_ms
     found, = marks.settled()
     assert [found[name] for name in PHASES] == ([8_000_000, 32_000_000, 0, 0] if known else [UNKNOWN] * 4)
+
+
+class At(NamedTuple):
+    """An event that the device has passed."""
+
+    ms: float
+
+    def elapsed_time(self, later: At) -> float:
+        return later.ms - self.ms
+
+
+def test_loading_between_two_forward_calls_is_data():
+    """The device waits from 6 to 10 ms for the next batch; after the first mark of the next step nothing counts."""
+    of = phase_marks
+    marks = [(of.BEGIN, 0), (of.ENTER, 1), (of.LEAVE, 3), (of.LOAD, 6), (of.LOADED, 10), (of.ENTER, 10), (of.LEAVE, 12),
+             (of.OPTIMIZER, 15), (of.OPTIMIZER_END, 16), (of.LOAD, 16), (of.END, 17), (of.ENTER, 19), (of.END, 20)]
+    found = [*phase_marks.marked_steps([(border, At(ms)) for border, ms in marks])]
+    assert found == [(17, 5, 4, 1), (3, 2, 0, 0)]
 
 
 def test_marks_on_several_streams_are_noticed(device, monkeypatch):
