@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from distprof.contract.collective_ops import EQUAL_INPUTS
 from distprof.contract.paths import STUCK_JSON
 from distprof.contract.problems import ScriptInterrupted, Unreadable
-from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, in_brief
+from distprof.contract.stuck import StackFrame, Stuck, StuckCollective, StuckGroup, StuckThread, in_brief
 from distprof.files import read_small
 from distprof.merge.cost.choice import group_label
 from distprof.merge.run.flight_recorder import read_dumps
@@ -31,6 +32,8 @@ LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "/dis
 Doing = Literal["busy", "idle", "stopped", "gone", "unknown"]
 """What a process does: busy: it computes, reads or writes; idle: nothing; stopped: by a signal; gone: it ended;
 unknown: nobody can see it."""
+DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/pydevd", "/pudb/", "/IPython/")
+"""Parts of paths of debuggers."""
 FRAMES = 6
 """Number of innermost calls of a stack that `same_stacks` returns."""
 
@@ -181,7 +184,7 @@ def _shape(one: StuckCollective) -> str:
 
 
 def _standing(one: Stuck) -> Standing:
-    main = next((thread for thread in one.threads if thread.main), one.threads[0] if one.threads else None)
+    main = _main_thread(one)
     # the thread has left the place of the exception
     frames = one.failure.frames if one.failure is not None else main.frames if main is not None else []
     mine = [frame for frame in frames if not any(part in frame.file for part in LIBRARY)]
@@ -213,8 +216,11 @@ def standstill(stuck: Mapping[int, Stuck], doing: Mapping[int, Doing], *, moving
         moving: Whether a host sends or receives much data.
 
     Returns:
-        None if it does not hang: a rank that others wait for is busy, or data moves and nobody is missing.
+        None if it does not hang: a rank that others wait for is busy, or data moves and nobody is missing, or a rank
+        is stopped in a debugger.
     """
+    if any(_is_debugged(one) for one in stuck.values()):
+        return None
     found = hangs(stuck)
     waiting = {rank for one in found.hangs for rank in one.waiting} | {
         rank for rank, one in found.standing.items() if one.peers}
@@ -239,6 +245,18 @@ def _fewer(*values: Mapping[str, Sequence[int]]) -> list[int]:
         if others:
             return others if len(groups[0]) > len(others) else sorted([*groups[0], *others])
     return []
+
+
+def _is_debugged(one: Stuck) -> bool:
+    """Returns whether the main thread waits for the user in a debugger."""
+    main = _main_thread(one)
+    frames = main.frames if main is not None else []
+    called = takewhile(lambda frame: any(part in frame.file for part in LIBRARY), reversed(frames))
+    return any(part in frame.file for frame in called for part in DEBUGGERS)
+
+
+def _main_thread(one: Stuck) -> StuckThread | None:
+    return next((thread for thread in one.threads if thread.main), one.threads[0] if one.threads else None)
 
 
 def same_stacks(stuck: Mapping[int, Stuck]) -> list[tuple[list[int], list[StackFrame]]]:

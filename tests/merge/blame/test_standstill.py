@@ -83,6 +83,22 @@ def test_a_rank_that_nobody_sees_may_be_busy():
     assert not standstill(told, IDLE | {1: "unknown"}, moving=False).sure
 
 
+PYTHON = "/usr/lib/python3.12"
+
+
+@pytest.mark.parametrize(("frames", "debugged"), [
+    ([USER, StackFrame(file=f"{PYTHON}/bdb.py", line=115, function="dispatch_line"),
+      StackFrame(file=f"{PYTHON}/pdb.py", line=420, function="interaction"),
+      StackFrame(file=f"{PYTHON}/cmd.py", line=126, function="cmdloop")], True),
+    ([StackFrame(file=f"{PYTHON}/pdb.py", line=1600, function="run"), USER], False),
+    ([StackFrame(file=f"{PYTHON}/site-packages/IPython/core/interactiveshell.py", line=3, function="run_code"), USER,
+      TORCH], False)])
+def test_a_rank_in_a_debugger_waits_for_the_user(frames, debugged):
+    """A script that runs in a debugger or a notebook is not stopped in it."""
+    told = of(rank(0, OVER, WAIT), rank(1, OVER, frames=(*frames,)), rank(2, OVER, WAIT))
+    assert (standstill(told, IDLE, moving=False) is None) == debugged
+
+
 def test_all_are_in_one_collective():
     told = of(*(rank(number, OVER, WAIT) for number in range(3)))
     assert standstill(told, IDLE, moving=True) is None
