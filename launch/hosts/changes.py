@@ -136,6 +136,8 @@ class Changes:
 
     def _is_mine(self, folder: Path) -> bool:
         with suppress(DataError, OSError):
+            if folder.stat().st_ino in self._folders:  # hundreds of windows need not be read at each look
+                return True
             about = rank_json.read(folder / RANK_JSON, RankJson)
             return (about.host, about.boot_id) == self._mine
         return False

@@ -20,6 +20,7 @@ from distprof.merge.watch.slow_ranks import Z95, about, chance, costed
 from distprof.merge.watch.view import MATERIAL, View
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
+UNSAMPLED = "which ranks work longer is unknown: no step was sampled"
 PARTS = (10, 30)
 """Numbers of equal stretches into which the time after the warm-up is divided. The lowest value in each counts, as
 memory that is freed later is no leak. Few stretches show growth from the start, more of them growth that began
@@ -119,6 +120,7 @@ def _finding(view: View, growth: Growth) -> WatchFinding | None:
     elif who is not None or moved is None:
         found = _begun(view, onset, end)
         found.phase = _phase(view, growth) if len(view.ranks) == 1 or view.own_phases else None
+        found.why = [UNSAMPLED] if len(view.ranks) > 1 and view.sampled_own is None else []
     else:
         found = _begun(view, onset, end)
         _name_groups(view, found, moved[0])

@@ -12,9 +12,11 @@ import pytest
 
 from distprof.contract.watch import StepRows
 from distprof.contract.watch_state import WatchFinding, WatchState
+from distprof.merge.text.watch import sentence
 from distprof.merge.watch import job_watch
-from distprof.merge.watch.job_growth import still_longer
+from distprof.merge.watch.job_growth import UNSAMPLED, still_longer
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
+from distprof.merge.watch.sampled_steps import SampledSteps
 from distprof.merge.watch.state import Register
 from distprof.merge.watch.view import View
 from distprof.recording.watch.thinning import _halved
@@ -198,6 +200,14 @@ def test_in_a_pipeline_it_costs_what_steps_grow_by() -> None:
     took = np.diff(watched.step_ends_ns)
     grown = took[400:].mean() - took[100:290].mean()
     assert only(watched).per_step_ns == pytest.approx(grown, rel=0.2)
+
+
+def test_without_sampled_steps_it_is_said_that_who_works_longer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in FSDP on GPUs; in backward, each rank also waits for the others."""
+    monkeypatch.setattr(SampledSteps, "add", lambda *_: None)
+    found = only(seen(troubles=(Trouble(ranks=(2,), onset=700, extra_ns=40 * MS, phase="backward"),)))
+    assert found.kind == "regression" and not found.ranks and found.why == [UNSAMPLED]
+    assert sentence(found).endswith("which ranks work longer is unknown: no step was sampled")
 
 
 def test_rare_long_waits_for_data_are_stalls() -> None:
