@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
+from distprof.model.compiled import never_compile
 from distprof.own import time
 from distprof.recording.watch.phase_marks import LOAD, LOADED, PhaseMarks
 
@@ -34,7 +35,7 @@ class LoadingTime:
     def start(self) -> None:
         """Wraps the method."""
         own = dataloader._BaseDataLoaderIter.__next__
-        if own is self._ours:  # somebody wrapped it meanwhile and put it back
+        if own is self._ours:  # somebody had wrapped it when `stop` was called, and put it back
             return
         self._own, self._is_loading = own, False
 
@@ -43,6 +44,7 @@ class LoadingTime:
                 return own(loading)
             return self._timed(own, loading)
 
+        never_compile(loads)
         self._ours = update_wrapper(loads, own)
         setattr(dataloader._BaseDataLoaderIter, "__next__", loads)  # noqa: B010 (an assignment to a method is an error)
 
@@ -50,8 +52,7 @@ class LoadingTime:
         """Restores the method, unless somebody has wrapped it again."""
         if self._own is not None and dataloader._BaseDataLoaderIter.__next__ is self._ours:
             setattr(dataloader._BaseDataLoaderIter, "__next__", self._own)  # noqa: B010
-            self._ours = None
-        self._own = None
+            self._own = self._ours = None
 
     def _timed(self, own: Callable[[Any], Any], loading: Any) -> Any:
         is_marked = self._last_ns >= MARKED_NS and self._marks.is_on
