@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.compiler import is_compiling
 from torch.utils.data import dataloader
 
 from distprof.process.accelerators import is_capturing
@@ -88,6 +89,8 @@ class WaitingFunctions:
         log = self._log
 
         def waits(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # the compiler warns of functions of ours that it cannot compile
+                return own(*args, **kwargs)
             return log.call(known(wait_of, *args, **kwargs), sys._getframe(), own, args, kwargs)
 
         self._replace(owner, name, update_wrapper(waits, own))
@@ -110,7 +113,9 @@ class WaitingFunctions:
         own, log, on_device = dist.Work.wait, self._log, self._on_device
         wait = Wait("Work.wait", COMMUNICATION, None, blocking=True)
 
-        def waits(work: object, *args: Any, **kwargs: Any) -> Any:
+        def waits(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return own(work, *args, **kwargs)
             if not on_device:
                 return log.call(wait, sys._getframe(), own, (work, *args), kwargs)
             return log.call(None if _is_over(work) else wait, sys._getframe(), own, (work, *args), kwargs,

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
+from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
 from distprof.own import time
 from distprof.recording.blocking.blocking_log import COMMUNICATION, DEVICE, BlockingLog, Wait, is_on_device, known
@@ -79,6 +80,7 @@ class WaitingOperators:
             return log.call(known(wait_of, op, *args, **kwargs), sys._getframe(), overload.redispatch,
                             (keys & after, *_as_tensors(args, places)), kwargs)
 
+        never_compile(kernel)
         return kernel
 
     def _reading(self, op: str, *args: Any, **_kwargs: object) -> Wait | None:
@@ -159,6 +161,7 @@ class DdpWaits:
             self._issued(buckets, sys._getframe().f_back)
             return output
 
+        never_compile(kernel)
         return kernel
 
     def _on_issued(self, buckets: Sequence[torch.Tensor], caller: FrameType | None) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from distprof.contract.collective_ops import OP_OF_C10D, POINT_TO_POINT
+from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
 from distprof.own import time
 
@@ -72,6 +73,7 @@ class C10dKernels:
             self.own_ns += max(0, time.perf_counter_ns() - began_ns - (times[1] - times[0]))
             return output
 
+        never_compile(kernel)
         return kernel
 
 

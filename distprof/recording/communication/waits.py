@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from distprof.contract.tables import WAIT_SLICE
+from distprof.model.compiled import never_compile
 from distprof.model.scopes import Guard
 from distprof.own import time
 from distprof.recording.communication.backward_end import BackwardEnd
@@ -144,6 +145,7 @@ class WaitWatch:
             self._tensor_waited(tensor, start_ns, time.time_ns())
             return output
 
+        never_compile(kernel)
         return kernel
 
     def _before_tensor(self, tensor: torch.Tensor) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
 
+from torch.compiler import is_compiling
 from torch.utils.data import dataloader
 
-from distprof.model.compiled import never_compile
 from distprof.own import time
 from distprof.recording.watch.phase_marks import LOAD, LOADED, PhaseMarks
 
@@ -40,11 +40,10 @@ class LoadingTime:
         self._own, self._is_loading = own, False
 
         def loads(loading: Any) -> Any:
-            if self._is_loading or not self._counts():  # a dataset may have a loader of its own
+            if is_compiling() or self._is_loading or not self._counts():  # a dataset may have a loader of its own
                 return own(loading)
             return self._timed(own, loading)
 
-        never_compile(loads)
         self._ours = update_wrapper(loads, own)
         setattr(dataloader._BaseDataLoaderIter, "__next__", loads)  # noqa: B010 (an assignment to a method is an error)
 
