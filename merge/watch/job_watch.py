@@ -105,7 +105,7 @@ class JobWatch:
 
     def look(self) -> None:
         """Searches now. `findings` searches only as often as `SELDOM` allows."""
-        view = View(self._grid, self._sampled, self._hosts)
+        view = self._view()
         found = split(view, slow_ranks(view))
         found += job_growths(view, found)
         found += still_longer(view, self._register.findings, found)
@@ -113,6 +113,16 @@ class JobWatch:
         found += now_and_then(view, found, before, self._long)
         found += _memory(view)
         self._note(found, view.typical_ns)
+
+    def _view(self) -> View:
+        return View(self._grid, self._sampled, self._hosts, self._num_steps())
+
+    def _known(self) -> list[LastRows]:
+        return [one for one in self._last.values() if one.first is not None]
+
+    def _num_steps(self) -> int:
+        """Returns the number of steps that all ranks have ended."""
+        return min((one.last_step + 1 for one in self._known()), default=0)
 
     def _note(self, found: list[WatchFinding], typical_ns: float) -> None:
         newest = max((one.end_ns for one in self._last.values()), default=0)
@@ -131,12 +141,11 @@ class JobWatch:
         self.findings()
         if running:
             self._register.update(list(self._stopped(now_ns)), now_ns, self._grid.frontier() - 1, 0, stopped=True)
-        known = [one for one in self._last.values() if one.first is not None]
-        num_steps = min((one.last_step + 1 for one in known), default=0)
+        known, num_steps = self._known(), self._num_steps()
         ratio, place = waiting(self._sampled), {rank: number for number, rank in enumerate(self._grid.ranks)}
         ranks = [state for rank, one in sorted(self._last.items())
                  if (state := one.state(_finite(ratio[place[rank]]))) is not None]
-        view = View(self._grid, self._sampled, self._hosts)
+        view = self._view()
         return WatchState(
             format=FORMAT, run_id=run_id, time_ns=now_ns, running=running, world_size=len(self._last),
             num_steps=num_steps,

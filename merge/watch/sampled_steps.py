@@ -24,6 +24,9 @@ CLIP = 5.0
 """Own times are clipped to within this many robust standard deviations of the recent median."""
 RECENT = 31
 """Sampled steps from which that median is computed."""
+FEWEST = 8
+"""Fewest sampled steps from which it is computed. So many of the first ones are compared with those beside them: the
+level may change between them."""
 Group = tuple[str, tuple[int, ...], str]
 """A process group by torch's name and its ranks, and the operation of its first call in a step."""
 
@@ -103,6 +106,8 @@ class SampledSteps:
             setattr(self, name, np.vstack([getattr(self, name), [row[place] for _, row, _ in taken]]))
         moved = [[moving.get(group, np.nan) for group in self.groups] for _, _, moving in taken]
         self.moving = np.vstack([self.moving, np.array(moved).reshape(len(taken), len(self.groups))])
+        if len(self.step) - len(taken) <= FEWEST < len(self.step):
+            self.calm[:FEWEST] = winsorized_among_neighbours(self.own[:FEWEST + 1])
         if len(self.step) > KEPT:
             self._join()
 
@@ -186,12 +191,28 @@ def winsorized(own: Floats, recent: Floats) -> Any:
         recent: Those of the steps before; shape (steps, ranks).
     """
     known = ~np.isnan(own)
-    if len(recent) < 8 or np.isnan(recent[:, known]).all(axis=1).any():
+    if len(recent) < FEWEST or np.isnan(recent[:, known]).all(axis=1).any():
         return own
     middle, middles = np.median(own[known]), np.nanmedian(recent[:, known], axis=1)
     usual = float(np.median(middles))
     return (clipped(np.array([middle]), middles[:, None], 0.01 * usual)
             + clipped(own - middle, recent - middles[:, None], 0.01 * usual))
+
+
+def winsorized_among_neighbours(own: Floats) -> Any:
+    """Removes single outliers: what differs too much from the moving median of three.
+
+    Args:
+        own: Own times; shape (steps, ranks).
+
+    Returns:
+        Those of all steps but the last one.
+    """
+    number = np.arange(len(own) - 1)
+    around = own[np.stack([np.abs(number - 1), number, np.where(number == 0, 2, number + 1)])]
+    level = np.median(around, axis=0)
+    off = own[:-1] - level
+    return level + clipped(off, off, 0.01 * float(np.nanmedian(own)))
 
 
 def clipped(values: Floats, recent: Floats, least: float) -> Floats:

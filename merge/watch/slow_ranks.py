@@ -143,7 +143,9 @@ def chance(strength: float, view: View) -> float | None:
 def costed(view: View, found: WatchFinding) -> WatchFinding:
     """Sets the cost so far, the number of steps since the onset times the cost per step, and returns the finding."""
     blocks = view.grid.blocks
-    last = float(blocks.first[-1] + blocks.steps[-1]) if found.until_step is None else found.until_step + 1
+    last = max(float(blocks.first[-1] + blocks.steps[-1]), view.num_steps)
+    if found.until_step is not None:
+        last = found.until_step + 1
     if found.per_step_ns is not None:
         found.cost_ns = found.per_step_ns * max(last - found.onset_step, 0)
     return found

@@ -18,7 +18,6 @@ from distprof.merge.watch.job_growth import UNSAMPLED, still_longer
 from distprof.merge.watch.job_watch import JobWatch, watched_pieces
 from distprof.merge.watch.sampled_steps import SampledSteps
 from distprof.merge.watch.state import Register
-from distprof.merge.watch.view import View
 from distprof.recording.watch.thinning import _halved
 from support.watched_jobs.job import MS, Job, Link, Trouble
 from support.watched_jobs.judged import Watched, judged, watch_live
@@ -404,7 +403,7 @@ def test_longer_steps_have_not_ended_as_long_as_they_are_longer(until: int | Non
         Trouble(ranks=(0, 1, 2, 3), onset=700, until=until, extra_ns=40 * MS),))
     ranks = Ranks(play(job))
     watch = watched_pieces({rank: ranks.new(rank, ranks.end_ns) for rank in range(job.world)}, job.hosts)
-    view = View(watch._grid, watch._sampled, job.hosts)
+    view = watch._view()
     (known,) = (one for one in watch.findings() if one.kind == "regression")
     before = msgspec.structs.replace(known, until_step=None, cost_ns=1.0)
     assert [*still_longer(view, [before], [known])] == []

@@ -51,3 +51,18 @@ def test_a_window_whose_end_is_not_known_does_not_hide_the_rest_of_the_job():
         watch.add(rank, Piece(columns=columns, notes=[Note(time_ns=now_ns, step=3100, kind="window_asked")]))
     watch.look()
     assert "regression" in {one.kind for one in watch.findings()}
+
+
+def test_what_is_lost_counts_steps_that_are_not_analysed_because_ranks_record():
+    """So that it is the cost per step times the number of steps that are said."""
+    watch = JobWatch({0: "a", 1: "a"})
+    for rank in (0, 1):
+        before, slow_ns = rows(100, 300, 10**18)
+        slow, asked_ns = rows(3100, 300, slow_ns, STEP_NS)
+        rest, _ = rows(6100, 40, asked_ns, STEP_NS)
+        columns = {name: np.concatenate([one[name] for one in (before, slow, rest)]) for name in before}
+        watch.add(rank, Piece(columns=columns, notes=[Note(time_ns=asked_ns, step=6100, kind="window_asked")]))
+    findings = watch.state(10**18, run_id="", running=False).findings
+    found, = (one for one in findings if one.kind == "regression")
+    assert found.per_step_ns == pytest.approx(STEP_NS, rel=0.02)
+    assert found.cost_ns == pytest.approx((6500 - 3100) * STEP_NS, rel=0.02)

@@ -104,3 +104,19 @@ def test_an_outlier_of_all_ranks_and_a_rank_that_is_not_there() -> None:
     recent[:, 2] = np.nan
     found = winsorized(np.array([300.0, 301.0, np.nan]), recent)
     assert found[:2] == pytest.approx([111, 112], abs=6) and np.isnan(found[2])
+
+
+@pytest.mark.parametrize("outlier", [0, 1, 4, 7])
+def test_an_outlier_among_the_first_steps_is_clipped_and_a_level_that_changes_there_is_not(outlier: int) -> None:
+    """Rank 0 is twice as slow from the fourth sampled step on, and rank 1 six times as slow in a single step."""
+    noise = np.random.default_rng(3).integers(-10, 10, (2, 20))
+    own = 1000 + noise + np.stack([1000 * (np.arange(20) >= 3), 5000 * (np.arange(20) == outlier)])
+    found = SampledSteps()
+    for rank in range(2):
+        found.add_rank(rank)
+    for step in range(20):  # as they come
+        for rank in range(2):
+            found.add(rank, [sample(step, int(own[rank, step]), [])])
+        found.advance(step + 1, {0, 1})
+    assert found.calm[:8, 0] == pytest.approx(own[0, :8], abs=50)
+    assert found.calm[outlier, 1] == pytest.approx(1000, abs=150)
