@@ -385,6 +385,7 @@ WAITS = Table(
     ),
 )
 
+LINE_PHASES = ("forward", "backward", "optimizer", "between")
 LINES = Table(
     file="lines.parquet",
     doc="Which line of the script the thread that runs the steps was in, during the trace and arrivals passes: one row "
@@ -397,6 +398,8 @@ LINES = Table(
         int64("line", "Line number, from 1."),
         text("function", "Function that contains the line."),
         text("library_call", "Library function that the line calls. Null: none.", nullable=True),
+        text("phase", "What the thread was in, by its stack: a module's forward call, backward, an optimizer, or "
+                      "nothing of these. Null: written by an older version.", nullable=True, among=LINE_PHASES),
     ),
 )
 

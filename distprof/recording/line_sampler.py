@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import NamedTuple
 
-from torch.autograd.graph import _engine_run_backward
-
 from distprof.contract.tables import TableRow
 from distprof.own import _thread, time
-from distprof.recording.blocking.origins import Place, line_of_script
+from distprof.recording.blocking.origins import ENGINE, Place, line_of_script, phase_of
 from distprof.threads import UnseenThread, is_scarce
 
-ENGINE = _engine_run_backward.__code__
-"""Code in which the thread waits, in C++, for autograd's threads (one per GPU)."""
 PERIOD_S = 0.025
 """Time between two samples. One takes about 100 us, during which the script cannot run Python code, because of the
 GIL."""
@@ -29,6 +25,8 @@ class Sample(NamedTuple):
     at_ns: int
     step: int
     place: Place
+    phase: str
+    """One of `LINE_PHASES`."""
 
 
 class LineSampler:
@@ -83,13 +81,14 @@ class LineSampler:
     def _rows(self, num_steps: int) -> Iterator[TableRow]:
         for one in self.samples:
             if one.step < num_steps and one.place.file is not None and one.place.line:
-                yield {"step": one.step, "at_ns": one.at_ns, **one.place._asdict()}
+                yield {"step": one.step, "at_ns": one.at_ns, **one.place._asdict(), "phase": one.phase}
 
     def _run(self) -> None:
         while not self._ended.acquire(timeout=self._period_s):
-            place = _line_of_steps(sys._current_frames(), self._watched)
+            frames = sys._current_frames()
+            place, phase = _line_of_steps(frames, self._watched), phase_of(frames.get(self._watched))
             if place is not None:
-                self.samples.append(Sample(time.time_ns(), self._step(), place))
+                self.samples.append(Sample(time.time_ns(), self._step(), place, phase))
             if len(self.samples) >= MOST:
                 self.samples, self._period_s = self.samples[::2], 2 * self._period_s
         self._ended.release()

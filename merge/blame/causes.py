@@ -34,6 +34,9 @@ TIMED = ("rank", "module_path", "depth", *PHASES.values())
 """Columns of `MODULES` that `timed_cause` needs."""
 MOST_OF_IT = 0.5
 """A line is named only if it accounts for at least this fraction of the excess of its cause."""
+PHASE_OF_LINES = {"forward": "forward", "backward": "backward", "recompute": "backward", "optimizer": "optimizer",
+                  "host": "between", "data": "between"}
+"""Kind of a cause -> `phase` of the samples that can show its line."""
 FEWEST = 3
 """Samples of a line in steps with a timeline that are needed to tell in which activity the line runs."""
 COUNTS = ("batch", "elements", "core")
@@ -167,8 +170,11 @@ def _with_line(cause: Cause, rank: int, spent: pl.DataFrame, did: RankActivity |
                activities: Activities) -> Cause:
     if cause.kind in COUNTS:
         return cause
+    phase, ranks = PHASE_OF_LINES.get(cause.kind), set(spent["rank"].to_list())
+    if phase is not None:
+        spent = spent.filter(pl.col("phase").fill_null(phase) == phase)
     each = spent.group_by("rank", *PLACE).agg(pl.col("ns").sum())
-    others = sorted(set(spent["rank"].to_list()) - {rank})
+    others = sorted(ranks - {rank})
     for row in _excess(each, rank, others).iter_rows(named=True):
         if row["ns"] - row["usual"] < MOST_OF_IT * (cause.spent - cause.of_peers):
             return cause

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from distprof.recording import line_sampler
+from distprof.recording.blocking.origins import phase_of
 from distprof.recording.line_sampler import LineSampler
 from distprof.threads import running
 
@@ -97,3 +102,50 @@ def test_while_autograd_works_on_a_thread_of_its_own_the_line_is_there(other, li
     assert found is not None and (found.file, found.line) == ("train.py", line)
     goes_on = frames_of(("train.py", 7, "<module>"))
     assert line_sampler._line_of_steps({1: goes_on, 2: frames_of(*other)}, 1).line == 7
+
+
+def test_each_sample_says_in_which_part_of_the_step_it_is():
+    """The line is the same everywhere."""
+    found = dict[str, str]()
+
+    def look(name: str) -> None:
+        found[name] = phase_of(sys._getframe())
+
+    class Seen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, tensor):
+            look("forward of a function")
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            look("backward")
+            return gradient
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, tensor):
+            tensor = checkpoint(lambda one: (look("recomputed"), self.inner(one))[1], tensor, use_reentrant=False)
+            look("forward")
+            return Seen.apply(tensor)
+
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure=None):
+            look("optimizer")
+            return super().step(closure)
+
+    model = Model()
+    optimizer = Optimizer(model.parameters(), 0.1)
+
+    def closure():
+        loss = model(torch.ones(2, 2)).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    look("between")
+    assert found == {"optimizer": "optimizer", "forward": "forward", "forward of a function": "forward",
+                     "backward": "backward", "recomputed": "backward", "between": "between"}

@@ -14,13 +14,15 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 
 from distprof.model.call_paths import CallPath, RunningCall, mark_nodes, owner_of_running_node
 from distprof.model.scopes import Frame, ModuleScopes, in_backward
 
 _HOME = Path(__file__).parents[2]
 _SEEN_THROUGH = tuple(str(_HOME / name) for name in (
-    "recording/blocking/", "recording/steps/unhooked_steps.py", "recording/pass_switch.py", "model/compiled.py"))
+    "recording/blocking/", "recording/steps/unhooked_steps.py", "recording/pass_switch.py", "model/compiled.py",
+    "recording/watch/loading_time.py"))
 """Our files whose functions wrap those of the script or of torch: they are skipped when looking for the caller."""
 _HERE = _SEEN_THROUGH[0]
 KERNEL = "kernel"
@@ -35,6 +37,9 @@ _GENERATED = ("torchinductor_", "<eval_with_key>", "<frozen ")
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")})
 _CALLS_OF_MODULES = ("Module._wrapped_call_impl", "Module._call_impl")
+_STEP_OF_OPTIMIZERS = "Optimizer.profile_hook_step.<locals>.wrapper"
+ENGINE = _engine_run_backward.__code__
+"""Code in which a thread waits, in C++, for autograd's threads (one per GPU), or runs backward itself."""
 SCRIPT, LIBRARY, OURS, SEEN_THROUGH = range(4)
 
 
@@ -80,6 +85,22 @@ def line_of_script(frame: FrameType | None) -> Place | None:
                                                                 library_call)
             library_call = code.co_qualname
         outer = outer.f_back
+    return found
+
+
+def phase_of(frame: FrameType | None) -> str:
+    """Returns in what a thread is, by its stack: one of `LINE_PHASES`. Recomputation is part of backward, and what the
+    closure of an optimizer calls is no part of it."""
+    found = "between"
+    while frame is not None:
+        code = frame.f_code
+        if code is ENGINE:
+            return "backward"
+        if found == "between" and code.co_qualname in _CALLS_OF_MODULES:
+            found = "forward"
+        elif found == "between" and code.co_qualname == _STEP_OF_OPTIMIZERS:
+            found = "optimizer"
+        frame = frame.f_back
     return found
 
 
