@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from distprof.contract.passes import WAIT
 from distprof.contract.problems import Problem, from_json
 from distprof.merge.text.communication.culprits import lines_of_summary
 from distprof.merge.text.phrases import change_line, steps_words
@@ -27,6 +28,9 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
     Args:
         summary: `summary.json` of a run that distprof recorded.
     """
+    if _is_only_watched(summary):
+        lines = [f"{mesh(summary)}: no passes were recorded, the job was only watched"]
+        return [*lines, *end_lines(watched_of(summary), MOST - 2), *_missing(summary)]
     light = lightly(summary)
     fully = f" ({len(light.full)} of them recorded fully)" if light is not None else ""
     lines = [f"{mesh(summary)}{fully}: {', '.join(rates(summary))}"]
@@ -35,6 +39,13 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
     lines += _communication(summary)
     last = [*change_line(summary), *_missing(summary)]
     return [*lines, *end_lines(watched_of(summary), max(MOST - 1 - len(lines) - len(last), 1)), *last]
+
+
+def _is_only_watched(summary: Mapping[str, Any]) -> bool:
+    """Returns whether the recording had no passes, as with `--passes off`, but the whole job was watched."""
+    passes = {one["pass"] for one in summary.get("passes") or ()}
+    return passes == {WAIT} and watched_of(summary) is not None
+
 
 UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",
           "exposed communication unknown: no kernel of a device communicates, as with gloo")
@@ -64,7 +75,7 @@ def _whole(summary: Mapping[str, Any]) -> str:
 def _missing(summary: Mapping[str, Any]) -> Iterator[str]:
     problems = from_json(Problem, summary["problems"])
     if not problems:
-        words = steps_words(summary)
+        words = None if _is_only_watched(summary) else steps_words(summary)
         yield _whole(summary) + (f"; {words}" if words is not None else "")
     shown = MISSING if len(problems) <= MISSING else MISSING - 1
     yield from (f"incomplete: {text}" for text in islice(sentences(problems), shown))

@@ -11,7 +11,7 @@ from distprof.contract.watch_state import LongerSteps, WatchFinding, WatchState,
 from distprof.merge.text.phrases import brief, rank_list
 from distprof.units import percent, size
 
-_PHASES = {"data": "before the first forward call"}
+_PHASES = {"data": "before forward calls"}
 MOST_AT_END = 4
 """Number of findings that are listed below an answer."""
 SLOW = ("slow_rank", "slow_host", "slow_link", "slow_group", "intermittent", "data_stall", "stopped", "hang")
@@ -109,11 +109,11 @@ def _when(one: WatchFinding) -> str:
     return f"from step {one.onset_step:,} to {one.until_step:,}"
 
 
-def _cost(one: WatchFinding) -> str:
-    """Returns `+18.0 ms per step, 68 s lost`."""
+def _cost(one: WatchFinding, how: str = "") -> str:
+    """Returns `+18.0 ms per step, 68 s lost`, with `how` after the step."""
     parts = []
     if one.per_step_ns is not None:
-        parts.append(f"+{brief(one.per_step_ns)} per step")
+        parts.append(f"+{brief(one.per_step_ns)} per step{how}")
     if one.cost_ns is not None:
         parts.append(f"{long_time(one.cost_ns)} lost")
     return ", ".join(parts) or "cost unknown"
@@ -163,11 +163,11 @@ def _rhythm(one: WatchFinding) -> str:
 
 def _intermittent(one: WatchFinding) -> str:
     share = f", {percent(one.share)} of the steps" if one.period_steps is not None and one.share is not None else ""
-    return f"{_who(one)} slow {_rhythm(one)}{share}, {_when(one)}: {_cost(one)} on average"
+    return f"{_who(one)} slow {_rhythm(one)}{share}, {_when(one)}: {_cost(one, ' on average')}"
 
 
 def _data_stall(one: WatchFinding) -> str:
-    return f"{_who(one)} delayed before the first forward call {_rhythm(one)}, {_when(one)}: {_cost(one)} on average"
+    return f"{_who(one)} delayed before forward calls {_rhythm(one)}, {_when(one)}: {_cost(one, ' on average')}"
 
 
 def _memory_growth(one: WatchFinding) -> str:

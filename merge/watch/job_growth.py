@@ -50,12 +50,14 @@ def job_growths(view: View, known: Sequence[WatchFinding]) -> list[WatchFinding]
         view: The job.
         known: Findings about ranks that stay slow.
     """
-    found = []
+    found: list[WatchFinding] = []
     near = together_steps(view.typical_ns)
     for growth in growths(view):
         if any(abs(one.onset_step - growth.begin) <= near + growth.slack for one in known):
             continue
         if (one := _finding(view, growth)) is not None:
+            # the block that holds the onset may have made the stretch before it look longer
+            found = [other for other in found if abs(other.onset_step - one.onset_step) > growth.slack]
             found.append(one)
     if not any(one.kind in ("slow_link", "slow_group") for one in [*found, *known]):
         found += _from_start(view)

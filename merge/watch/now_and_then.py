@@ -18,7 +18,7 @@ from distprof.merge.watch.long_steps import PHASES, LongSteps
 from distprof.merge.watch.rhythm import period
 from distprof.merge.watch.slow_ranks import costed
 from distprof.merge.watch.state import at_once
-from distprof.merge.watch.view import MATERIAL, View
+from distprof.merge.watch.view import FEW, MATERIAL, View
 
 FAR = 6.0
 """A step of a rank is slow if it exceeds the rank's median by more than this many robust standard deviations."""
@@ -121,7 +121,7 @@ def intermittent(view: View, known: Iterable[WatchFinding], before: Iterable[Wat
         if own is None or len(step) < 4 * EPISODES:
             continue
         compared = own - median_of_others(_without(view, [*known, *before], step, own).T).T
-        for place, hits in _often(compared, view.typical_ns):
+        for place, hits in _often(own, compared, view.typical_ns):
             rank, one = view.ranks[place], _coming_and_going(view, place, step, size, compared[:, place], hits)
             if rank not in taken | found.keys():
                 found[rank] = _Often(finding=one)
@@ -200,15 +200,24 @@ def _in_rows(view: View) -> tuple[Integers, Floats, Any]:
     return view.grid.first, view.grid.count, own
 
 
-def _often(compared: Floats, typical_ns: float) -> list[tuple[int, Flags]]:
-    """Returns the columns of ranks that are late far more often than the others, and in which steps they are."""
+def _often(own: Floats, compared: Floats, typical_ns: float) -> list[tuple[int, Flags]]:
+    """Returns the columns of ranks that are late far more often than the others, and in which steps they are.
+
+    Args:
+        own: Own times; shape (steps, ranks).
+        compared: The same, minus the median of the other ranks.
+        typical_ns: Step time.
+    """
     middle = _medians(compared)
     # from the half below the median: a rank that is often late must not hide itself by a large spread
     below = _medians(np.maximum(middle - compared, 0) * 2)
     wide = 1.4826 * _medians(np.abs(compared - middle))
     spread = np.minimum(np.where(below > 0, np.maximum(below, 0.5 * wide), wide), wide)
     spread = np.maximum(spread, _medians(spread))
-    hits = compared - middle > np.maximum(FAR * spread, LEAST * typical_ns)
+    excess = compared - middle
+    hits = excess > np.maximum(FAR * spread, LEAST * typical_ns)
+    if compared.shape[1] <= FEW:  # where one of them is often late, another seems late where that one is not
+        hits &= own - _medians(own) > 0.5 * excess
     episodes = (hits[1:] & ~hits[:-1]).sum(axis=0) + hits[0]
     # with two ranks, each is compared only with the other one, which is the median of the others
     others = (episodes.sum() - episodes) / max(len(episodes) - 1, 1)

@@ -17,7 +17,8 @@ from distprof.merge.watch.late_ranks import (
     together_steps,
 )
 from distprof.merge.watch.onset import began, refined
-from distprof.merge.watch.view import View
+from distprof.merge.watch.shifts import Series
+from distprof.merge.watch.view import FEW, View
 
 SURELY = 3.5
 """Standard errors that growth of communication, or of all ranks' work, must reach to be another explanation."""
@@ -32,6 +33,8 @@ CERTAIN = 9.0
 PHASE = 0.5
 """Share of the rank's shift that a phase must show to be named, and of the growth of steps that another explanation
 must show."""
+MIRRORED = 0.25
+"""Share of a rank's shift, compared with one or two others, by which its own time must have grown."""
 Z95 = 1.96
 """Standard errors in half a 95 % interval."""
 
@@ -40,11 +43,27 @@ def slow_ranks(view: View) -> list[WatchFinding]:
     """Returns findings about all ranks and hosts that stay slow and cost the job something."""
     found: list[WatchFinding] = []
     near = together_steps(view.typical_ns)
-    for some in clusters(view, late_ranks(view)):
+    for some in clusters(view, [one for one in late_ranks(view) if not _is_mirrored(view, one)]):
         one = _finding(view, some)
         if one is not None and not any(other.ranks == one.ranks and _is_part(one, other, near) for other in found):
             found.append(one)
     return found
+
+
+def _is_mirrored(view: View, late: Late) -> bool:
+    """Returns whether a rank only seems slower beside one or two others, because these became faster, although steps
+    did not become shorter: as if a rank that is late now and then were late more rarely."""
+    every = [one for one in (view.own, view.sampled_own) if one is not None]
+    if late.from_start or len(view.ranks) > FEW or any(
+            _grown(one.column(late.place), late) >= MIRRORED * late.shift_ns for one in every):
+        return False
+    before, after, error, error_after = growth(view.step_times, late.begin, late.end)
+    return after - before > -SURE * float(np.hypot(error, error_after))
+
+
+def _grown(series: Series, late: Late) -> float:
+    before, after, *_ = growth(series, late.begin, late.end)
+    return after - before
 
 
 def _is_part(one: WatchFinding, other: WatchFinding, near: float) -> bool:

@@ -19,6 +19,8 @@ MATERIAL = 0.025
 """Changes that cost less than this share of a step are ignored."""
 OWN = ("data_ns", "forward_ns")
 """Phases before the first collective in a data-parallel job; `View.own_phases` checks that."""
+FEW = 3
+"""Up to this number of ranks, the median of the others changes with a single one of them."""
 CLEAN = 0.9
 """Data and forward are free of waits if the time to the first collective is at least this share of theirs; the
 optimizer is, if the time after the last collective is at least this share of its time."""
@@ -44,6 +46,11 @@ class View:
         """Median step time of the job; nan without blocks."""
         series = self.step_times
         return float(np.median(series.values)) if len(series.values) else np.nan
+
+    @cached_property
+    def own(self) -> Series | None:
+        """Time of each rank in `own_phases`; None as in `compared`."""
+        return None if self._own_work is None else self._of_blocks(self._own_work[0])
 
     @cached_property
     def compared(self) -> Series | None:

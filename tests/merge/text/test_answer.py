@@ -68,6 +68,20 @@ def test_what_is_unknown_is_said_with_its_reason(changed, line):
     assert line in answer(summary(**changed))
 
 
+@pytest.mark.parametrize("passes", [["wait"], ["wait", "time"]])
+def test_without_passes_nothing_is_said_to_be_unknown(passes):
+    """As with `--passes off`."""
+    watched = {"num_steps": 500, "first_watched": 1, "elapsed_ns": 10**10, "step_ns": 2e7, "findings": []}
+    found = answer(summary(passes=[{"pass": name} for name in passes],
+                           steps={"num_recorded": 1, "num_run": 500, "change": None, "watched": watched}))
+    assert any("499 steps watched" in line for line in found)
+    if passes == ["wait"]:
+        assert found[0] == "4 ranks = dp 2 x tp 2: no passes were recorded, the job was only watched"
+        assert found[-1] == "all 4 ranks complete" and len(found) == 3
+    else:
+        assert "step 50.0 ms" in found[0] and found[-1] == "all 4 ranks complete; step 0 of 500 recorded"
+
+
 @pytest.mark.parametrize(("ranks", "line"), [
     (1, "exposed communication: none, there is one rank"),
     (4, "exposed communication unknown: distprof comms says why")])

@@ -38,10 +38,9 @@ SENTENCES = [
     (finding("regression", ranks=[], before_ns=20 * MS, after_ns=25 * MS, per_step_ns=5 * MS, cost_ns=19 * S),
      "steps of all ranks longer from step 6,204 on: +5.00 ms per step, 19 s lost (20.0 ms before, 25.0 ms since)"),
     (finding("intermittent", per_step_ns=MS, cost_ns=4 * S, share=0.125, period_steps=8.0),
-     "rank 1 slow every 8 steps, 12.5 % of the steps, from step 6,204 on: +1.00 ms per step, 4.0 s lost on average"),
+     "rank 1 slow every 8 steps, 12.5 % of the steps, from step 6,204 on: +1.00 ms per step on average, 4.0 s lost"),
     (finding("data_stall", per_step_ns=MS, cost_ns=4 * S, share=0.001, phase="data"),
-     "rank 1 delayed before the first forward call now and then, from step 6,204 on: +1.00 ms per step, 4.0 s lost on "
-     "average"),
+     "rank 1 delayed before forward calls now and then, from step 6,204 on: +1.00 ms per step on average, 4.0 s lost"),
     (finding("memory_growth", bytes_per_hour=1.5e9), "memory of rank 1 grows from step 6,204 on: 1.50 GB per hour"),
     (finding("pauses", ranks=[], why=["evaluation"], period_steps=500.0, cost_ns=4000 * S),
      "evaluation every 500 steps, first in step 6,204: 66 min 40 s in all"),

@@ -10,6 +10,8 @@ import pytest
 from distprof.contract.watch_state import WatchFinding
 from distprof.merge.watch import everybody, now_and_then
 from distprof.merge.watch.everybody import Growth, who_grew
+from support.watched_jobs.job import Job, Trouble
+from support.watched_jobs.judged import watch_live
 
 MS = 1_000_000
 
@@ -21,6 +23,19 @@ def test_a_rank_is_not_blamed_for_more_than_its_own_change(monkeypatch, size_ms,
                     strength=20)
     view = SimpleNamespace(ranks=[0, 1, 2], sampled_own=object())
     assert who_grew(view, growth) == who
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("every", "extra_ms"), [(3, 30), (4, 40), (5, 30)])
+def test_beside_a_rank_that_is_late_now_and_then_no_other_is_blamed(world, every, extra_ms):
+    """With so few ranks, each is compared with little more than the late one."""
+    blamed = set[tuple[int, ...]]()
+    for seed in range(4):
+        for onset in (250, 330, 410):
+            late = Trouble(ranks=(1,), onset=onset, extra_ns=extra_ms * MS, phase="data", every=every)
+            job = Job(num_steps=1_700, step_ns=20 * MS, load=0.01, world=world, seed=seed, troubles=(late,))
+            blamed |= {tuple(one.ranks) for one in watch_live(job, every_s=3).findings}
+    assert blamed == {(1,)}
 
 
 def test_a_sample_that_one_rank_lacks_leaves_the_others():

@@ -1,6 +1,6 @@
 // The whole job: the step time of all ranks over time or steps, with findings, later recordings and pauses.
 const JOB = { height: 300, top: 34, bottom: 22, right: 12, above: 8, tallest: .99, room: 1.25 };
-const SERIES = { step: "time of a step", data: "before the first forward call", forward: "forward", backward: "backward (including waits)",
+const SERIES = { step: "time of a step", data: "before forward calls", forward: "forward", backward: "backward (including waits)",
   optimizer: "optimizer" };
 
 function wholeJob(job) {
