@@ -67,8 +67,9 @@ class Register:
             taken.add(one.id)
             self._seen[one.id] = now_ns, last_step
         for old in [old for old in self.findings if old.id not in taken and old.kind in (*LATE_KINDS, "data_stall")]:
-            whole = next((one for one in found if one.kind == "intermittent" and one.ranks == old.ranks
-                          and (at_once(old, one) if old.kind == "data_stall" else _same(old, one, near_steps))), None)
+            whole = next((one for one in found if one.ranks == old.ranks and (
+                _holds_stall(one, old) if old.kind == "data_stall" else
+                one.kind == "intermittent" and _same(old, one, near_steps))), None)
             if whole is not None:  # with fewer steps, it had looked like two problems
                 whole.module, whole.line, whole.window = (
                     whole.module or old.module, whole.line or old.line, whole.window or old.window)
@@ -86,11 +87,11 @@ class Register:
                    default=np.inf)
 
     def _is_known_stall(self, one: WatchFinding) -> bool:
-        """Returns whether this is a stall of ranks that are known to be slow now and then. It is reported once it has
-        cost more than that."""
+        """Returns whether this is a stall of ranks that are known to be slow. It is reported once it has cost more than
+        that."""
         return one.kind == "data_stall" and any(
-            old.kind == "intermittent" and old.ranks == one.ranks and at_once(old, one)
-            and (old.cost_ns or 0) >= (one.cost_ns or 0) for old in self.findings)
+            old.ranks == one.ranks and _holds_stall(old, one) and (old.cost_ns or 0) >= (one.cost_ns or 0)
+            for old in self.findings)
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id
@@ -112,6 +113,13 @@ def _same(old: WatchFinding, new: WatchFinding, near: float) -> bool:
         return old.phase == new.phase and overlap and (old.kind in ("data_stall", "stopped") or old.why == new.why)
     close = abs(old.onset_step - new.onset_step) <= near
     return overlap and (close or at_once(old, new))
+
+
+def _holds_stall(one: WatchFinding, stall: WatchFinding) -> bool:
+    """Returns whether a finding includes stalls of the same ranks: these are slow now and then, or always late with
+    their data, at a higher cost."""
+    late = one.kind == "slow_rank" and one.phase == "data" and (one.cost_ns or 0) >= (stall.cost_ns or 0)
+    return (one.kind == "intermittent" or late) and at_once(one, stall)
 
 
 def at_once(one: WatchFinding, other: WatchFinding) -> bool:
