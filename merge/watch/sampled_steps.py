@@ -203,16 +203,17 @@ def winsorized_among_neighbours(own: Floats) -> Any:
     """Removes single outliers: what differs too much from the moving median of three.
 
     Args:
-        own: Own times; shape (steps, ranks).
+        own: Own times; shape (steps, ranks); nan where unknown.
 
     Returns:
-        Those of all steps but the last one.
+        Those of all steps but the last one; beside an unknown one they are unchanged.
     """
     number = np.arange(len(own) - 1)
     around = own[np.stack([np.abs(number - 1), number, np.where(number == 0, 2, number + 1)])]
     level = np.median(around, axis=0)
     off = own[:-1] - level
-    return level + clipped(off, off, 0.01 * float(np.nanmedian(own)))
+    found = level + clipped(off, off, 0.01 * float(np.nanmedian(own)))
+    return np.where(np.isnan(found), own[:-1], found)
 
 
 def clipped(values: Floats, recent: Floats, least: float) -> Floats:

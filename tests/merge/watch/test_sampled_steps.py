@@ -10,7 +10,7 @@ import pytest
 
 from distprof.contract.watch import UNKNOWN, SampledStep
 from distprof.merge.watch.pieces import Sample
-from distprof.merge.watch.sampled_steps import SampledSteps, winsorized
+from distprof.merge.watch.sampled_steps import SampledSteps, winsorized, winsorized_among_neighbours
 
 PAIR = [("tp", [0, 1]), ("alone", [0])]
 
@@ -120,3 +120,8 @@ def test_an_outlier_among_the_first_steps_is_clipped_and_a_level_that_changes_th
         found.advance(step + 1, {0, 1})
     assert found.calm[:8, 0] == pytest.approx(own[0, :8], abs=50)
     assert found.calm[outlier, 1] == pytest.approx(1000, abs=150)
+
+
+def test_a_rank_that_came_later_keeps_its_first_steps() -> None:
+    own = np.array([[1000.0, np.nan]] * 3 + [[1010.0, 990.0]] * 6)
+    assert winsorized_among_neighbours(own).tolist() == pytest.approx(own[:-1], nan_ok=True)
