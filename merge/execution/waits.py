@@ -69,6 +69,8 @@ def _recorded(graph: RankGraph, found: Communication) -> Iterator[Wait]:
             continue
         shared = np.minimum(ends, end_ns) - np.maximum(starts, start_ns)
         call = int(calls[np.argmax(shared)]) if len(calls) and 2 * shared.max() > end_ns - start_ns else -1
+        if call >= 0:  # it does nothing else, even if the thread got no processor until the wait was recorded
+            start_ns = min(start_ns, int(graph.start_ns[call]))
         yield Wait(place, call, int(graph.thread[call if call >= 0 else issuer]), start_ns, end_ns)
 
 

@@ -71,8 +71,10 @@ class Job:
                             "start_ns": starts, "end_ns": ends, "wait_start_ns": None, "wait_end_ns": None})
 
     def wait(self, one: dict[str, Any], around: int) -> None:
-        """In a call of its own, or with none, as in C++."""
+        """In a call of its own, of which the begin may be noted late; or with none, as in C++."""
         mine = self.call(WAIT, around) if self.chance.random() < 0.7 else -1
+        if mine >= 0:
+            self.now += self.chance.choice([0, self.chance.randint(1, 300_000)])
         one["wait_start_ns"] = self.now
         self.now = max(self.now, one["end_ns"]) + self.chance.randint(0, 30_000)
         one["wait_end_ns"] = self.now
