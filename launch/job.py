@@ -37,7 +37,7 @@ from distprof.launch.job_arguments import (
 )
 from distprof.launch.job_end import AfterMerge, finish, merge_uploaded
 from distprof.launch.job_progress import progress_shown
-from distprof.launch.upload.job_upload import JobUpload, check_target
+from distprof.launch.upload.job_upload import JobUpload, check_target, mark_uploaded
 from distprof.launch.watching.watch_process import WatchProcess, wanted
 from distprof.needs import switch_on_flight_recorder
 from distprof.process.topology import from_sizes
@@ -139,9 +139,10 @@ def run_job(argv: Sequence[str], write_report: ReportWriter | None = None,
     finish(directory, started, code, failed, merges=not args.no_merge, is_alone=is_one_node(args),
            after_merge=after_merge, uploaded_to=None if target is None else str(target), gathered=gathered,
            job_lines=lines)
-    if sending is not None and target is not None and sending.finish() and not (is_one_node(args) or args.no_merge
-                                                                                or code or after_merge is not None):
-        merge_uploaded(target, directory, lines)
+    if sending is not None and target is not None and sending.finish() and not is_one_node(args):
+        mark_uploaded(target, directory)
+        if not (args.no_merge or code or after_merge is not None):
+            merge_uploaded(target, lines)
     if section.enabled and write_report is not None and run_id == started.run_id:
         _report(write_report, directory, section)
     return code

@@ -125,18 +125,17 @@ def _finish_first(directory: Path, started: RunJson, gathered: Gathered, done: s
     _merge(directory, after_merge, job_lines)
 
 
-def merge_uploaded(target: RemotePath, directory: Path, job_lines: Sequence[str]) -> None:
+def merge_uploaded(target: RemotePath, job_lines: Sequence[str]) -> None:
     """Merges what all hosts uploaded, unless some are not done yet or another one is already merging.
 
     Args:
         target: URL of the run, to which this host has uploaded everything.
-        directory: The run directory of this host.
         job_lines: Findings of the watch about all steps of the job.
     """
     from distprof.launch.upload.job_upload import claimed, unclaimed
 
     try:
-        merges = claimed(target, directory)
+        merges = claimed(target)
     except (DistprofError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         why = f"cannot check whether all hosts have uploaded their files: {error.args[0] if error.args else error}"
         merges = False

@@ -128,16 +128,17 @@ class Changes:
         for around in AROUND:
             for folder in sorted(self._run.glob(f"{around}rank[0-9]*")):
                 name = folder.relative_to(self._run).as_posix()
-                if RANK_FOLDER.fullmatch(name) and self._is_mine(folder):
+                if RANK_FOLDER.fullmatch(name) and self._is_mine(folder, name):
                     yield name, folder, True
         for around in HERE, WINDOW:
             for folder in (*self._run.glob(f"{around}{HOSTS}/{self._stem}"), *self._run.glob(f"{around}{SUMMARIES}")):
                 yield folder.relative_to(self._run).as_posix(), folder, False
 
-    def _is_mine(self, folder: Path) -> bool:
+    def _is_mine(self, folder: Path, name: str) -> bool:
         with suppress(DataError, OSError):
-            if folder.stat().st_ino in self._folders:  # hundreds of windows need not be read at each look
-                return True
+            known = self._folders.get(folder.stat().st_ino)
+            if known is not None and known.path.removesuffix(PARTIAL_SUFFIX) == name.removesuffix(PARTIAL_SUFFIX):
+                return True  # hundreds of windows need not be read at each look
             about = rank_json.read(folder / RANK_JSON, RankJson)
             return (about.host, about.boot_id) == self._mine
         return False

@@ -197,29 +197,37 @@ _RANK_JSON = re.compile(rf"rank\d{{5,}}/{re.escape(RANK_JSON)}")
 _UPLOADED = re.compile(rf"{re.escape(UPLOADED)}/(\d{{5,7}})-(\d{{5,7}})")
 
 
-def claimed(target: RemotePath, directory: Path) -> bool:
-    """Returns whether this launcher should merge: all hosts have uploaded everything (ranks are there earlier than the
-    rest), and no other launcher has claimed the merge.
-
-    Each launcher calls this after its upload, and first marks its ranks at the URL, so the last one finds all of them.
+def mark_uploaded(target: RemotePath, directory: Path) -> None:
+    """Writes to the URL that everything of the complete ranks of this host is there.
 
     Args:
         target: URL of the run.
         directory: The run directory of this host.
+    """
+    with suppress(DistprofError, OSError):  # then nobody merges, and each launcher has printed the command
+        for first, last in _consecutive(int(part.name.removeprefix("rank")) for part in ranks_of(directory)
+                                        if part.is_complete_rank and "/" not in part.name):
+            backend_of(target.url).put(f"{target.url}/{UPLOADED}/{first:05}-{last:05}", b"uploaded")
+
+
+def claimed(target: RemotePath) -> bool:
+    """Returns whether this launcher should merge: all hosts have uploaded everything (ranks are there earlier than the
+    rest), and no other launcher has claimed the merge.
+
+    Each launcher calls this after `mark_uploaded`, so the last one finds all ranks.
+
+    Args:
+        target: URL of the run.
 
     Raises:
         DistprofError, OSError: The URL cannot be read.
     """
-    backend = backend_of(target.url)
-    for first, last in _consecutive(int(part.name.removeprefix("rank")) for part in ranks_of(directory)
-                                    if part.is_complete_rank and "/" not in part.name):
-        backend.put(f"{target.url}/{UPLOADED}/{first:05}-{last:05}", b"uploaded")
     LISTINGS.forget(target.url)
     entries = LISTINGS.of(target.url)[0].entries
     found = sorted(name for name in entries if _RANK_JSON.fullmatch(name))
     if not found:
         return False
-    url = f"{target.url}/{found[0]}"
+    backend, url = backend_of(target.url), f"{target.url}/{found[0]}"
     about = msgspec.json.decode(backend.whole(url, backend.info(url)), type=RankJson)
     marks = filter(None, map(_UPLOADED.fullmatch, entries))
     there = {rank for one in marks for rank in range(int(one[1]), int(one[2]) + 1)}

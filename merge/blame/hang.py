@@ -32,8 +32,10 @@ LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "/dis
 Doing = Literal["busy", "idle", "stopped", "gone", "unknown"]
 """What a process does: busy: it computes, reads or writes; idle: nothing; stopped: by a signal; gone: it ended;
 unknown: nobody can see it."""
-DEBUGGERS = ("/bdb.py", "/pdb.py", "/debugpy/", "/pydevd", "/pudb/", "/IPython/")
+DEBUGGERS = ("/pdb.py", "/cmd.py", "/bdb.py", "/debugpy/", "/pydevd", "/pudb/", "/IPython/core/debugger.py")
 """Parts of paths of debuggers."""
+STOPPED = ("interaction", "cmdloop", "_cmdloop", "do_wait_suspend", "_do_wait_suspend")
+"""Functions of theirs that wait for the user."""
 FRAMES = 6
 """Number of innermost calls of a stack that `same_stacks` returns."""
 
@@ -248,11 +250,12 @@ def _fewer(*values: Mapping[str, Sequence[int]]) -> list[int]:
 
 
 def _is_debugged(one: Stuck) -> bool:
-    """Returns whether the main thread waits for the user in a debugger."""
+    """Returns whether the main thread waits for the user in a debugger, which may be installed anywhere."""
     main = _main_thread(one)
     frames = main.frames if main is not None else []
-    called = takewhile(lambda frame: any(part in frame.file for part in LIBRARY), reversed(frames))
-    return any(part in frame.file for frame in called for part in DEBUGGERS)
+    called = takewhile(lambda frame: any(part in frame.file for part in (*LIBRARY, *DEBUGGERS)), reversed(frames))
+    return any(frame.function.rpartition(".")[2] in STOPPED and any(part in frame.file for part in DEBUGGERS)
+               for frame in called)
 
 
 def _main_thread(one: Stuck) -> StuckThread | None:

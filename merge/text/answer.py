@@ -43,8 +43,8 @@ def answer(summary: Mapping[str, Any]) -> list[str]:
 
 def _is_only_watched(summary: Mapping[str, Any]) -> bool:
     """Returns whether the recording had no passes, as with `--passes off`, but the whole job was watched."""
-    passes = {one["pass"] for one in summary.get("passes") or ()}
-    return passes == {WAIT} and watched_of(summary) is not None
+    passes, watched = {one["pass"] for one in summary.get("passes") or ()}, watched_of(summary)
+    return passes == {WAIT} and watched is not None and watched.num_steps > 0
 
 
 UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",

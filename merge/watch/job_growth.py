@@ -17,10 +17,10 @@ from distprof.merge.watch.late_ranks import Late, together_steps
 from distprof.merge.watch.late_ranks import growth as step_growth
 from distprof.merge.watch.onset import refined
 from distprof.merge.watch.slow_ranks import Z95, about, chance, costed
+from distprof.merge.watch.state import UNSAMPLED
 from distprof.merge.watch.view import MATERIAL, View
 
 PHASES = ("data_ns", "forward_ns", "backward_ns", "optimizer_ns")
-UNSAMPLED = "which ranks work longer is unknown: no step was sampled"
 PARTS = (10, 30)
 """Numbers of equal stretches into which the time after the warm-up is divided. The lowest value in each counts, as
 memory that is freed later is no leak. Few stretches show growth from the start, more of them growth that began

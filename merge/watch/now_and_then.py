@@ -243,13 +243,13 @@ def _coming_and_going(view: View, place: int, step: Integers, size: Floats, comp
     begins, rhythm = _begins(hits), _rhythm(step, width, hits)
     first = _begin(begins, step, rhythm)
     onset = int(step[first])
-    since = slice(first, None)
-    share = float(hits[since].mean())
-    # rows end after a time, so rows with slow steps have fewer steps than the others
-    more = np.average(np.where(hits, compared - np.nanmedian(compared[~hits]), 0)[since], weights=size[since])
     last = int(step[at[-1]])
     gap = float(np.diff(at).max()) if len(at) > 1 else 1.0
     over = len(hits) - 1 - at[-1] > 3 * gap + 10
+    since = slice(first, int(at[-1]) + 1 if over else None)
+    share = float(hits[since].mean())
+    # rows end after a time, so rows with slow steps have fewer steps than the others
+    more = np.average(np.where(hits, compared - np.nanmedian(compared[~hits]), 0)[since], weights=size[since])
     rank = view.ranks[place]
     return costed(view, WatchFinding(
         id="", kind="intermittent", ranks=[rank], hosts=[view.hosts.get(rank, "")], onset_step=onset,

@@ -16,6 +16,8 @@ from distprof.merge.watch.sampled_steps import SampledSteps
 
 SETTLED_NS = 60e9
 """An onset is not moved once it is 60 s in the past: the rows around it are joined later, which blurs it."""
+UNSAMPLED = "which ranks work longer is unknown: no step was sampled"
+"""A reason that no longer holds once steps were sampled."""
 GONE_NS = 30e9
 """A finding that was not found again for 30 s has ended."""
 LATE_KINDS = frozenset({"slow_rank", "slow_host", "intermittent"})
@@ -53,7 +55,8 @@ class Register:
             stopped: Whether this was the search for ranks that stopped; it ends no other findings, nor do other
                 searches end these.
         """
-        found = [one for one in found if not self._is_known_stall(one)]
+        late = [one for one in found if one.kind == "slow_rank"]
+        found = [one for one in found if not self._is_known_stall(one, late)]
         taken: set[str] = set()
         for one in sorted(found, key=lambda one: self._nearest(one, near_steps)):  # a known one stays what it was
             known = min((old for old in self.findings if old.id not in taken and _same(old, one, near_steps)),
@@ -86,12 +89,12 @@ class Register:
         return min((abs(old.onset_step - one.onset_step) for old in self.findings if _same(old, one, near_steps)),
                    default=np.inf)
 
-    def _is_known_stall(self, one: WatchFinding) -> bool:
-        """Returns whether this is a stall of ranks that are known to be slow. It is reported once it has cost more than
-        that."""
+    def _is_known_stall(self, one: WatchFinding, late: Sequence[WatchFinding]) -> bool:
+        """Returns whether this is a stall of ranks that are known to be slow now and then, or late with their data. It
+        is reported once it has cost more than that."""
         return one.kind == "data_stall" and any(
             old.ranks == one.ranks and _holds_stall(old, one) and (old.cost_ns or 0) >= (one.cost_ns or 0)
-            for old in self.findings)
+            for old in (*self.findings, *late))
 
     def _replace(self, old: WatchFinding, new: WatchFinding, now_ns: float) -> None:
         new.id = old.id
@@ -100,7 +103,7 @@ class Register:
             new.onset_step, new.onset_ns = old.onset_step, old.onset_ns
         new.module, new.line, new.window = old.module, old.line, old.window
         if not new.why:
-            new.why = old.why
+            new.why = [one for one in old.why if one != UNSAMPLED]
         self.findings[self.findings.index(old)] = new
 
 

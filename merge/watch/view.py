@@ -30,8 +30,8 @@ class View:
     """Series of a job, computed on first use."""
 
     def __init__(self, grid: Grid, sampled: SampledSteps, hosts: Mapping[int, str], num_steps: int = 0) -> None:
-        """Takes the data as they are now; `num_steps` is the number of steps of the job, with those that are not
-        analysed because ranks recorded or wrote meanwhile."""
+        """Takes the data as they are now; `num_steps` is the number of steps of the job, including those that are
+        not analysed because ranks recorded or wrote meanwhile."""
         self.grid, self.sampled, self.hosts, self.num_steps = grid, sampled, hosts, num_steps
         self.ranks: Sequence[int] = grid.ranks
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import distprof
 from distprof.recording import line_sampler
 from distprof.recording.blocking.origins import phase_of
 from distprof.recording.line_sampler import LineSampler
@@ -104,7 +105,7 @@ def test_while_autograd_works_on_a_thread_of_its_own_the_line_is_there(other, li
     assert line_sampler._line_of_steps({1: goes_on, 2: frames_of(*other)}, 1).line == 7
 
 
-def test_each_sample_says_in_which_part_of_the_step_it_is():
+def test_each_sample_says_in_which_part_of_the_step_it_is(tmp_path):
     """The line is the same everywhere."""
     found = dict[str, str]()
 
@@ -141,11 +142,14 @@ def test_each_sample_says_in_which_part_of_the_step_it_is():
     optimizer = Optimizer(model.parameters(), 0.1)
 
     def closure():
+        look("closure")
         loss = model(torch.ones(2, 2)).sum()
         loss.backward()
         return loss
 
-    optimizer.step(closure)
+    with distprof.record(tmp_path / "run", steps="wait=0,count=0,time=3,trace=0,arrivals=0"):
+        for _ in range(2):
+            optimizer.step(closure)
     look("between")
     assert found == {"optimizer": "optimizer", "forward": "forward", "forward of a function": "forward",
-                     "backward": "backward", "recomputed": "backward", "between": "between"}
+                     "backward": "backward", "recomputed": "backward", "closure": "between", "between": "between"}

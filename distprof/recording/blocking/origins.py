@@ -37,7 +37,11 @@ _GENERATED = ("torchinductor_", "<eval_with_key>", "<frozen ")
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")})
 _CALLS_OF_MODULES = ("Module._wrapped_call_impl", "Module._call_impl")
-_STEP_OF_OPTIMIZERS = "Optimizer.profile_hook_step.<locals>.wrapper"
+_PHASE_OF_CODE = {**dict.fromkeys(_CALLS_OF_MODULES, "forward"),
+                  "Optimizer.profile_hook_step.<locals>.wrapper": "optimizer",
+                  **dict.fromkeys(("PassSwitch.around_closure.<locals>.around", "RootPhases._around.<locals>.around"),
+                                  "between")}
+"""Functions by which the innermost phase is recognised; the last two are ours, around the closure of an optimizer."""
 ENGINE = _engine_run_backward.__code__
 """Code in which a thread waits, in C++, for autograd's threads (one per GPU), or runs backward itself."""
 SCRIPT, LIBRARY, OURS, SEEN_THROUGH = range(4)
@@ -91,17 +95,14 @@ def line_of_script(frame: FrameType | None) -> Place | None:
 def phase_of(frame: FrameType | None) -> str:
     """Returns in what a thread is, by its stack: one of `LINE_PHASES`. Recomputation is part of backward, and what the
     closure of an optimizer calls is no part of it."""
-    found = "between"
+    found = None
     while frame is not None:
         code = frame.f_code
         if code is ENGINE:
             return "backward"
-        if found == "between" and code.co_qualname in _CALLS_OF_MODULES:
-            found = "forward"
-        elif found == "between" and code.co_qualname == _STEP_OF_OPTIMIZERS:
-            found = "optimizer"
+        found = found or _PHASE_OF_CODE.get(code.co_qualname)
         frame = frame.f_back
-    return found
+    return found or "between"
 
 
 def caller_of_callback() -> FrameType | None:

@@ -179,7 +179,7 @@ class RootPhases:
 
     def _on_enter(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
         if (is_compiling() or self._inside is not None or get_ident() != self._thread or is_traced() is not None
-                or (isinstance(module, GraphModule) and is_generated(module))):
+                or self._loading.is_loading or (isinstance(module, GraphModule) and is_generated(module))):
             return
         hooks = module.__dict__.get("_forward_hooks")
         if hooks is None:
@@ -234,7 +234,8 @@ class RootPhases:
             global_hooks[self._number] = self._enter
 
     def _enter_compiled(self, module: nn.Module, _args: tuple[Any, ...]) -> None:
-        if self._is_on and get_ident() == self._thread and self._inside is None and not in_backward():
+        if self._is_on and get_ident() == self._thread and self._inside is None and not (
+                self._loading.is_loading or in_backward()):
             self._in_backward = False
             if self._finder.rule in BY_FORWARD:
                 self._root_begins(module)

@@ -11,7 +11,7 @@ import pytest
 
 from distprof.errors import StorageError
 from distprof.launch.job_end import merge_uploaded
-from distprof.launch.upload.job_upload import claimed, unclaimed
+from distprof.launch.upload.job_upload import claimed, mark_uploaded, unclaimed
 from distprof.storage.remote_path import RemotePath
 from support import forked
 from support.jobs import PATIENCE_S, ROOT, SCRIPTS, called, clean_environ
@@ -28,30 +28,30 @@ def test_only_one_launcher_merges_and_only_once_all_ranks_are_there(tmp_path: Pa
     (other := tmp_path / "other").mkdir()
     (run / "rank00001").rename(other / "rank00001")
     target = RemotePath.given(f"{bucket}/a")
-    assert not claimed(target, run)
+    assert not claimed(target)
     assert called("upload", run, target.url).returncode == 0
-    assert not claimed(target, run)
+    mark_uploaded(target, run)
+    assert not claimed(target)
     assert called("upload", other, target.url).returncode == 0
-    assert not claimed(target, run)  # the other host may still upload something beside its ranks
+    assert not claimed(target)  # the other host may still upload something beside its ranks
+    mark_uploaded(target, other)
     with ThreadPoolExecutor(8) as threads:
-        assert sorted(threads.map(lambda _: claimed(target, other), range(8))) == [False] * 7 + [True]
+        assert sorted(threads.map(lambda _: claimed(target), range(8))) == [False] * 7 + [True]
     unclaimed(target)
-    assert claimed(target, run)
+    assert claimed(target)
 
 
-def test_a_storage_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                   server: S3Server) -> None:
+def test_a_storage_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, server: S3Server) -> None:
     use(monkeypatch, server)
     with pytest.raises((StorageError, OSError)):
-        claimed(RemotePath.given("s3://no-such-bucket/a"), tmp_path)
+        claimed(RemotePath.given("s3://no-such-bucket/a"))
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"status": "\xff"}', b'{"x":' * 100_000])
-def test_a_rank_that_cannot_be_read_leaves_the_merge_to_others(tmp_path: Path, server: S3Server, bucket: str,
-                                                               content: bytes,
+def test_a_rank_that_cannot_be_read_leaves_the_merge_to_others(server: S3Server, bucket: str, content: bytes,
                                                                capsys: pytest.CaptureFixture[str]) -> None:
     server.client().put_object(Bucket="jobs", Key="a/rank00000/rank.json", Body=content)
-    merge_uploaded(RemotePath.given(f"{bucket}/a"), tmp_path, ())
+    merge_uploaded(RemotePath.given(f"{bucket}/a"), ())
     said = capsys.readouterr().err
     assert "not merged here: cannot check whether all hosts have uploaded" in said and "distprof merge" in said
 

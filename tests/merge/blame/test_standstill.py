@@ -90,7 +90,10 @@ PYTHON = "/usr/lib/python3.12"
     ([USER, StackFrame(file=f"{PYTHON}/bdb.py", line=115, function="dispatch_line"),
       StackFrame(file=f"{PYTHON}/pdb.py", line=420, function="interaction"),
       StackFrame(file=f"{PYTHON}/cmd.py", line=126, function="cmdloop")], True),
+    ([USER, StackFrame(file="/opt/pycharm/helpers/pydev/pydevd.py", line=1, function="PyDB.do_wait_suspend"),
+      StackFrame(file="/opt/pycharm/helpers/pydev/pydevd.py", line=9, function="PyDB._do_wait_suspend")], True),
     ([StackFrame(file=f"{PYTHON}/pdb.py", line=1600, function="run"), USER], False),
+    ([StackFrame(file="/home/me/.vscode/debugpy/__main__.py", line=9, function="<module>"), TORCH, TORCH], False),
     ([StackFrame(file=f"{PYTHON}/site-packages/IPython/core/interactiveshell.py", line=3, function="run_code"), USER,
       TORCH], False)])
 def test_a_rank_in_a_debugger_waits_for_the_user(frames, debugged):

@@ -232,6 +232,13 @@ def test_pauses_of_several_steps_in_a_row_have_their_whole_cost() -> None:
     assert found[0].per_step_ns == pytest.approx(4 * MS, rel=0.25)
 
 
+def test_what_a_rank_that_was_late_now_and_then_cost_is_not_spread_over_the_time_after_it() -> None:
+    trouble = Trouble(ranks=(1,), onset=1_000, until=3_000, extra_ns=40 * MS, every=5, phase="data")
+    found = only(seen(num_steps=9_000, step_ns=20.0 * MS, troubles=(trouble,)))
+    assert found.ranks == [1] and found.until_step == pytest.approx(3_000, abs=30)
+    assert found.per_step_ns == pytest.approx(8 * MS, rel=0.2)
+
+
 def test_a_stage_that_only_waits_less_is_not_slow() -> None:
     trouble = Trouble(ranks=(2,), onset=0, extra_ns=SLOW / 10, phase="data")
     watched = seen(layout="pp", troubles=(trouble,))
@@ -349,6 +356,9 @@ def test_stalls_of_a_rank_that_is_slow_are_told_once_unless_they_cost_more(kind:
         register.update(found, now * 1e9, 200, 10)
     assert sorted((found.kind, found.ranks, found.cost_ns) for found in register.findings) == sorted([
         (kind, [2], cost_ns), *(("data_stall", [2], ns) for ns in told), ("data_stall", [1], 2e9)])
+    together = Register()
+    together.update([one("data_stall", 4e9), one("slow_rank", 9e9)], 1e9, 200, 10)
+    assert [found.kind for found in together.findings] == ["slow_rank"]
 
 
 def test_a_known_regression_stays_what_it_was_when_steps_become_longer_again() -> None:
