@@ -232,14 +232,13 @@ def test_pauses_of_several_steps_in_a_row_have_their_whole_cost() -> None:
     assert found[0].per_step_ns == pytest.approx(4 * MS, rel=0.25)
 
 
-def test_what_a_rank_that_was_late_now_and_then_cost_is_not_spread_over_the_time_after_it() -> None:
-    trouble = Trouble(ranks=(1,), onset=1_000, until=3_000, extra_ns=40 * MS, every=5, phase="data")
-    job = Job(num_steps=9_000, step_ns=20.0 * MS, load=0.003, troubles=(trouble,))
-    ranks = Ranks(play(job))
-    watch = watched_pieces({rank: ranks.new(rank, ranks.end_ns) for rank in range(job.world)}, job.hosts)
-    (found,) = (one for one in watch.findings() if one.kind != "pauses")
-    assert found.ranks == [1] and found.until_step == pytest.approx(3_000, abs=30)
-    assert found.per_step_ns == pytest.approx(8 * MS, rel=0.15)
+@pytest.mark.parametrize(("every", "extra_ms"), [(5, 40), (40, 158)])
+def test_what_a_rank_that_was_late_now_and_then_cost_is_not_spread_over_the_time_after_it(every: int,
+                                                                                         extra_ms: int) -> None:
+    trouble = Trouble(ranks=(1,), onset=1_000, until=4_000, extra_ns=extra_ms * MS, every=every, phase="data")
+    found = only(seen(num_steps=9_000, step_ns=20.0 * MS, troubles=(trouble,)))
+    assert found.ranks == [1] and found.until_step == pytest.approx(4_000, abs=30)
+    assert found.per_step_ns == pytest.approx(extra_ms / every * MS, rel=0.15)
 
 
 def test_a_stage_that_only_waits_less_is_not_slow() -> None:
