@@ -20,6 +20,8 @@ SURE = 3.5
 """Standard errors that this growth must reach; the change of step time itself is already certain."""
 MOST = 1.25
 """A rank is not blamed if steps grew by more than this many times its own shift."""
+UNSAMPLED_NS = 60e9
+"""Watched time after which samples that are not there yet are not waited for."""
 SHARE = 0.7
 """Share of the ranks that must work longer if all ranks are said to."""
 
@@ -83,11 +85,14 @@ def compared(series: Series, begin: float, end: float | None) -> tuple[Floats, F
 def who_grew(view: View, growth: Growth) -> tuple[str, list[int]] | None:
     """Returns whose own time grew: `all`, or `rank` with its column; None if that is not certain (yet).
 
-    Without sampled steps, only step times are known, and the answer is `all`.
+    If no step was sampled for long, only step times are known, and the answer is `all`.
     """
     size, series = growth.after_ns - growth.before_ns, view.sampled_own
-    if len(view.ranks) == 1 or series is None:
+    if len(view.ranks) == 1:
         return "all", []
+    if series is None:
+        ends_ns = view.grid.blocks.end_ns
+        return ("all", []) if ends_ns[-1] - ends_ns[0] >= UNSAMPLED_NS else None
     grown, error = compared(series, growth.begin, growth.end)
     if not np.isfinite(error).all():
         return None

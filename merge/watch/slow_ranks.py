@@ -54,8 +54,9 @@ def _is_mirrored(view: View, late: Late) -> bool:
     """Returns whether a rank only seems slower beside one or two others, because these became faster, although steps
     did not become shorter: as if a rank that is late now and then were late more rarely."""
     every = [one for one in (view.own, view.sampled_own) if one is not None]
-    if late.from_start or len(view.ranks) > FEW or any(
-            _grown(one.column(late.place), late) >= MIRRORED * late.shift_ns for one in every):
+    # nan, and therefore not known to be mirrored, if nothing came before
+    if late.from_start or len(view.ranks) > FEW or not all(
+            _grown(one.column(late.place), late) < MIRRORED * late.shift_ns for one in every):
         return False
     before, after, error, error_after = growth(view.step_times, late.begin, late.end)
     return after - before > -SURE * float(np.hypot(error, error_after))
