@@ -20,6 +20,8 @@ LATE = 4
 """Maximum number of lines on late ranks; `distprof comms` shows all."""
 MISSING = 2
 """Maximum number of lines on what is missing; `distprof stats` shows all."""
+UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",
+          "exposed communication unknown: no kernel of a device communicates, as with gloo")
 
 
 def answer(summary: Mapping[str, Any]) -> list[str]:
@@ -46,9 +48,6 @@ def _is_only_watched(summary: Mapping[str, Any]) -> bool:
     passes, watched = {one["pass"] for one in summary.get("passes") or ()}, watched_of(summary)
     return passes == {WAIT} and watched is not None and watched.num_steps > 0
 
-
-UNTOLD = ("exposed communication unknown: no rank has steps and a timeline",
-          "exposed communication unknown: no kernel of a device communicates, as with gloo")
 
 
 def _communication(summary: Mapping[str, Any]) -> Iterator[str]:

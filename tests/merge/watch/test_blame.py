@@ -30,7 +30,7 @@ def test_a_rank_is_not_blamed_for_more_than_its_own_change(monkeypatch, size_ms,
 def test_beside_a_rank_that_is_late_now_and_then_no_other_is_blamed(world, every, extra_ms):
     """With so few ranks, each is compared with little more than the late one."""
     blamed = set[tuple[int, ...]]()
-    for seed in range(4):
+    for seed in (1, 5):
         for onset in (250, 330, 410):
             late = Trouble(ranks=(1,), onset=onset, extra_ns=extra_ms * MS, phase="data", every=every)
             job = Job(num_steps=1_700, step_ns=20 * MS, load=0.01, world=world, seed=seed, troubles=(late,))

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils.data import DataLoader, Dataset, dataloader
 
 import distprof
 from distprof.recording.watch import rank_watch, root_phases, rows, watch_file
@@ -27,13 +26,6 @@ from support.watched import noted, per_step, steps_of
 PLAN = "wait=1,count=0,time=2,trace=0,arrivals=0"
 PAUSE_S = 0.004
 """Far more than a busy machine adds to a step."""
-
-
-@pytest.fixture
-def short_rows(monkeypatch):
-    """Rows of steps of a hundredth of a second."""
-    monkeypatch.setattr(rows, "ROW_NS", 10_000_000)
-    monkeypatch.setattr(rows, "BATCH_NS", 50_000_000)
 
 
 def hooks() -> tuple[object, ...]:
@@ -222,36 +214,6 @@ def test_forward_calls_of_accumulated_steps_add_up(tmp_path, short_rows):
     columns = noted(tmp_path / "run").columns
     assert per_step(columns, "forward_ns") >= 3 * PAUSE_S * 1e3
     assert steps_of(columns) == [*range(3, 9)]
-
-
-class SlowData(Dataset):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(4 * PAUSE_S)
-        return torch.ones(4)
-
-
-class SlowLoader(SlowData):
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return next(iter(DataLoader(SlowData(), 1)))[0]
-
-
-@pytest.mark.parametrize("dataset", [SlowData(), SlowLoader()])
-def test_loading_the_later_batches_of_accumulated_steps_is_data(tmp_path, short_rows, dataset):
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    own = dataloader._BaseDataLoaderIter.__next__
-    with distprof.record(tmp_path / "run", steps=PLAN):
-        for number, data in enumerate(DataLoader(dataset, 1)):
-            model(data).sum().backward()
-            if number % 4 == 3:
-                optimizer.step()
-    assert dataloader._BaseDataLoaderIter.__next__ is own
-    columns = noted(tmp_path / "run").columns
-    assert 16 * PAUSE_S * 1e3 <= per_step(columns, "data_ns") < per_step(columns, "span_ns")
-    assert per_step(columns, "backward_ns") < 4 * PAUSE_S * 1e3
 
 
 def test_forward_calls_end_steps_in_inference(tmp_path, short_rows):

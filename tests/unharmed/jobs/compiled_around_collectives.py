@@ -1,4 +1,4 @@
-"""Collectives and waits in code that is compiled around them: the same warnings (https://github.com/pytorch/pytorch/issues/98161)."""
+"""Collectives and waits in code that is compiled around them: the same warnings (https://pytorch.org/docs/stable/torch.compiler_faq.html)."""
 # ranks: 2
 import warnings
 
